@@ -12,11 +12,7 @@ class Figures:
     __slots__ = ()
 
     def add(self, other: Self) -> None:
-        """Add the figures of `other` to this object. `other` does not change.
-
-        Numbers are added, Counters key by key, lists of numbers position by position, and other `Figures`
-        field by field.
-        """
+        """Add numbers, Counters key by key, lists position by position, `Figures` field by field."""
         numbers, sums = _fields_of(type(self))  # type: ignore[arg-type] # a class can be hashed
         for name in numbers:
             if more := getattr(other, name):
@@ -34,7 +30,6 @@ def _fields_of(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _sum(mine: Any, more: Any) -> Any:
-    """Return the sum of two values that have the same type."""
     if isinstance(more, list):
         return [a + b for a, b in zip(mine, more, strict=True)]
     if isinstance(more, Figures):

@@ -19,8 +19,8 @@ LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up, n
 BY_NAME = -3
 """The number of the listener that several brokers share. The server name in TLS (SNI) selects one of them."""
 LOOPED = -1
-"""The number for refused connections, which have no broker. Their server name is that of an unknown broker.
-In transparent mode: netfilter has not redirected the connection, or the gateway itself has opened it."""
+"""The number for refused connections, which have no broker: the server name is that of an unknown broker, or,
+in transparent mode, netfilter has not redirected the connection, or the gateway itself has opened it."""
 OTHERS = -2
 """In transparent mode: the number that all destinations share if they have no number of their own."""
 _PLACEHOLDER = "{id}"
@@ -36,12 +36,9 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, *, lowest_port: int = 1, default_host: str = "") -> "Address":
-        """Read ``host:port``.
+        """Read ``host:port``. `lowest_port` 0 allows port 0 ("any free port").
 
-        Args:
-            text: the text that the operator has written.
-            lowest_port: the lowest port allowed. 0 allows port 0 ("any free port").
-            default_host: the host for ``:port`` or a port alone. If it is empty, these are errors.
+        Without `default_host`, ``:port`` and a port alone are errors.
 
         Raises:
             ValueError: the text is not an address. The message is for the operator.
@@ -79,12 +76,10 @@ class Broker:
     gateway has given to it, from 0 on."""
     address: Address
     listener: Address | None = None
-    """The address of the broker's listener. None if the rule gives no valid port, or no listener is
-    needed."""
+    """None if the rule gives no valid port, or no listener is needed."""
     bound: tuple[Address, ...] = ()
     """The IPs to which the listener is bound, each with the port."""
     opening: bool = False
-    """Whether the listener is being opened."""
     problem: str = ""
     """The reason why the broker's listener can't be bound, or takes long to open. Otherwise empty."""
     named_at: float = 0.0
@@ -150,8 +145,7 @@ class BrokerPorts:
     def place(self, node_id: int, listen: Address) -> Address | None:
         """Return the address of a broker's listener, if the bootstrap listener is at `listen`.
 
-        Returns:
-            The address. None if the rule gives no port from 1 to 65535, or the id is negative.
+        None if the rule gives no port from 1 to 65535, or the id is negative.
         """
         if node_id < 0:
             return None
@@ -193,11 +187,7 @@ class FreePorts:
     """The ports of a range that no broker has.
 
     A port that was used is given again as late as possible: clients may still know it as that of its last
-    broker.
-
-    Args:
-        ports: the range.
-        without: ports that are given to nobody.
+    broker. The ports in `without` are given to nobody.
     """
 
     def __init__(self, ports: PortRange, without: Collection[int]) -> None:
@@ -205,11 +195,7 @@ class FreePorts:
         self._free = deque(sorted(self._ports))
 
     def take(self, wanted: int | None = None) -> int | None:
-        """Return a port, and give it to nobody else. None if no port is free.
-
-        Args:
-            wanted: the port to return if it is free.
-        """
+        """Return a port, and give it to nobody else: `wanted` if it is free. None if no port is free."""
         if wanted is not None and wanted in self._free:
             self._free.remove(wanted)
             return wanted
@@ -220,7 +206,7 @@ class FreePorts:
         self._free = deque(sorted(self._free, key=lambda port: port in used))
 
     def give_back(self, port: int) -> None:
-        """Note that a port has no broker any more. Ports of other brokers are ignored."""
+        """Free a port. Ports outside the range are ignored."""
         if port in self._ports:
             self._free.append(port)
 
@@ -231,14 +217,10 @@ def can_be_reached(node_id: int, host: str, port: int) -> bool:
 
 
 def advertised(listener: Address, *, listen: Address, advertise: str, reached_at: str) -> Address:
-    """Return the address that clients get for a broker's listener.
+    """Return the address that clients get for a broker's listener, which has the address `listener`.
 
-    Args:
-        listener: the listener's own address.
-        listen: the address of the bootstrap listener.
-        advertise: the value of ``--advertise``, or "".
-        reached_at: the gateway's address on the client's connection. Without ``--advertise``, clients get it
-            in place of a wildcard address.
+    `listen` is the address of the bootstrap listener. Without ``--advertise``, clients get `reached_at` (the
+    gateway's address on the client's connection) in place of a wildcard address.
     """
     if listener.host != listen.host:
         return listener  # clients get the names of a host template unchanged
@@ -248,7 +230,7 @@ def advertised(listener: Address, *, listen: Address, advertise: str, reached_at
 
 
 def whole_number(text: str, lowest: int, highest: int) -> int | None:
-    """Return the whole number that a text is, in ASCII digits. None if it is not one in this range."""
+    """Return the number that a text is, in ASCII digits. None if it is not a whole number in this range."""
     text = text.strip()
     if not text.isascii() or not text.isdecimal():
         return None

@@ -12,11 +12,9 @@ if TYPE_CHECKING:
 
 
 class Begun:
-    """The features that options ask for, in the order of their stages.
+    """The features that options ask for, in the order of their stages. `of` is `Config.of`.
 
-    Args:
-        process: the process.
-        of: returns the options of a feature: `Config.of`.
+    Its methods call those of each `Running`.
     """
 
     def __init__(self, process: Process, of: Callable[[type[Section]], Section]) -> None:
@@ -27,43 +25,34 @@ class Begun:
         self.running = [running for _, running in self._all]
 
     def stages(self, link: LinkInfo) -> "tuple[MakeStage, ...]":
-        """Return the functions that make the stages of a new connection."""
         return tuple(each for running in self.running for each in running.stages(link))
 
     @property
     def repeats(self) -> set[str]:
-        """See `Running.repeats`."""
         return {what for running in self.running for what in running.repeats}
 
     def reloaded(self, of: Callable[[type[Section]], Section]) -> None:
-        """Apply new options."""
         for feature, running in self._all:
             running.reloaded(of(feature.options))
 
     def unreachable(self, link: LinkInfo) -> None:
-        """Note that a link's broker could not be reached."""
         for running in self.running:
             running.unreachable(link)
 
     def look(self, links: Iterable[LinkInfo]) -> None:
-        """Do what is due every few seconds."""
         for running in self.running:
             running.look(links)
 
     def closed(self, link: LinkInfo) -> None:
-        """Note that a link has closed."""
         for running in self.running:
             running.closed(link)
 
     def described(self, link: LinkInfo) -> Mapping[str, object]:
-        """Return the fields that `/state` adds to a connection."""
         return {name: value for running in self.running for name, value in running.described(link).items()}
 
     def counted(self, links: Iterable[LinkInfo]) -> dict[type, object]:
-        """Return what was counted so far."""
         found = (running.counted(links) for running in self.running)
         return {type(each): each for each in found if each is not None}
 
     def problems(self) -> list[str]:
-        """Return what is wrong, one sentence each."""
         return [problem for running in self.running for problem in running.problems()]

@@ -26,6 +26,5 @@ def _declared(name: str) -> Feature[Any, Any]:
 
 
 FEATURES: Final = tuple(_declared(name) for name in NAMES)
-"""What each folder declares."""
 WORDS: Final = {word: text for each in FEATURES for word, text in each.words.items()}
 """See `Feature.words`."""

@@ -1,7 +1,6 @@
 """What a feature is. A folder of `proxy.features` exports one `Feature`, by the name ``FEATURE``.
 
-`Feature` declares: its module is imported with the options, for each command, so it imports nothing heavy.
-`Reports` tells figures and state. `Running` is the part of a process that a feature adds, with its stages.
+The module with `Feature` is imported with the options, for each command, so it imports nothing heavy.
 A feature imports `proxy.core` and what is below. All that it needs of a process comes as `Process`.
 """
 
@@ -25,22 +24,19 @@ class Process(Protocol):
     """What a feature may use of its process."""
 
     @property
-    def log(self) -> "Logger":
-        """The log."""
+    def log(self) -> "Logger": ...
 
     @property
-    def transparent(self) -> bool:
-        """Whether the gateway runs in transparent mode."""
+    def transparent(self) -> bool: ...
 
     @property
     def brokers_known(self) -> "Mapping[int, Broker]":
-        """The known brokers, by id."""
+        """By id."""
 
     def note(self, kind: str, text: str, *, warning: bool = False) -> None:
         """Add a recent event. `text` is a sentence."""
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task in the background."""
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 
     def repeated(self, event: str) -> "Repeats":
         """Return what logs problems of clients with this message."""
@@ -62,7 +58,7 @@ class LinkInfo(Protocol):
 
     @property
     def broker_address(self) -> "Address | None":
-        """The address of the link's broker. None until the link is connected."""
+        """None until the link is connected."""
 
     @property
     def may_end(self) -> bool:
@@ -73,7 +69,7 @@ class LinkInfo(Protocol):
 
 
 class Running(Generic[_Options, _Counted]):
-    """The part of a process that one feature adds. These methods do nothing."""
+    """The part of a process that one feature adds, with its stages. These methods do nothing."""
 
     def stages(self, _link: LinkInfo) -> "Sequence[MakeStage]":
         """Return the functions that make the stages of a new connection, in order.

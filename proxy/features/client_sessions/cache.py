@@ -13,38 +13,33 @@ from typing import Final, TypeAlias
 from proxy.features.client_sessions.session import FetchSession
 
 SHARDS: Final = 8
-"""The number of shards, as in Kafka 3.8 and later."""
+"""As in Kafka 3.8 and later."""
 IDS_PER_SHARD: Final = (2**31 - 1) // SHARDS
 DEFAULT_SLOTS: Final = 1000
 """Kafka's default for max.incremental.fetch.session.cache.slots."""
 EVICTION_MS: Final = 120_000
-"""The time for which a session is protected from eviction, in milliseconds. KIP-227 calls it
-min.incremental.fetch.session.eviction.ms, but in Kafka it is a constant."""
+"""How long a session is protected from eviction. KIP-227 calls it min.incremental.fetch.session.eviction.ms,
+but in Kafka it is a constant."""
 MAX_PARTITIONS: Final = 1 << 17
 """The limit for the number of partitions in all sessions of a cache. They take about 13 MB of memory."""
 
 MAX_LEFT: Final = 1 << 14
-"""The maximum number of ids of brokers' own sessions that are remembered. The latest ids are kept. They take
-about 1.5 MB. By default a broker has 1,000 sessions."""
+"""How many ids of brokers' own sessions are remembered: the latest ones. They take about 1.5 MB. By default a
+broker has 1,000 sessions."""
 
 NewId: TypeAlias = Callable[[int, int], int]
-"""A function that returns a random number in a range. Its arguments are the smallest and the largest
-number."""
+"""Returns a random number in a range: from the first argument to the second."""
 
 _BITS: Final = 31
-"""The number of bits in a sort key for a session id or for a session's size."""
+"""The bits in a sort key for a session id or for a session's size."""
 _ID: Final = (1 << _BITS) - 1
 
 
 class FetchSessionCache:
     """The sessions that a process gives to its clients.
 
-    Args:
-        new_id: returns a random id.
-        slots: the limit of sessions, one eighth of it in each shard. Below 8 there are no sessions, as in
-            Kafka.
-        eviction_ms: how long a session is protected from eviction, in milliseconds.
-        max_partitions: the limit of partitions, one eighth of it in each shard.
+    Each shard has one eighth of `slots` and of `max_partitions`. Below 8 slots there are no sessions, as in
+    Kafka.
     """
 
     __slots__ = ("_left", "_shards", "_turn")
@@ -58,7 +53,7 @@ class FetchSessionCache:
         max_partitions: int = MAX_PARTITIONS,
     ) -> None:
         self._left: dict[int, None] = {}
-        """The ids of brokers' own sessions, as the keys. The id that was seen last is at the end."""
+        """The ids of brokers' own sessions. The id that was seen last is at the end."""
         self._shards = [
             FetchSessionCacheShard(
                 new_id,
@@ -85,25 +80,19 @@ class FetchSessionCache:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions in all sessions. Each session counts with its number at its last use.
-
-        Kafka calls this number NumIncrementalFetchPartitionsCached.
-        """
+        """Kafka's NumIncrementalFetchPartitionsCached. A session counts with its number at its last use."""
         return sum(shard.partitions for shard in self._shards)
 
     @property
     def evictions(self) -> dict[bool, int]:
-        """The numbers of evictions so far.
-
-        The key True is for privileged sessions, False for all other sessions.
-        """
+        """The evictions so far. The key True is for privileged sessions, False for all other sessions."""
         return {
             privileged: sum(shard.evictions[privileged] for shard in self._shards)
             for privileged in (False, True)
         }
 
     def shard_of(self, session_id: int) -> int:
-        """Return the number of the shard whose range contains an id, or -1 if no range contains it.
+        """Return the number of the shard whose range contains an id, or -1.
 
         If a client uses an id outside all ranges, a broker throws an exception (fetch-semantics 2.2). The
         gateway handles such an id like an unknown id.
@@ -111,29 +100,23 @@ class FetchSessionCache:
         return session_id // IDS_PER_SHARD if 0 < session_id < SHARDS * IDS_PER_SHARD else -1
 
     def get(self, session_id: int) -> FetchSession | None:
-        """Return the session with this id, or None."""
         shard = self.shard_of(session_id)
         return self._shards[shard].get(session_id) if shard >= 0 else None
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
-        """Record that a session was used now. If the session is no longer in the cache, do nothing."""
         self._shards[self.shard_of(session.session_id)].touch(session, now_ms)
 
     def remove(self, session: FetchSession) -> None:
-        """Remove a session if it is still in the cache."""
         self._shards[self.shard_of(session.session_id)].remove(session)
 
     def room_for(self, session: FetchSession) -> bool:
-        """Return whether the shard of a session has room for all partitions that the session has now."""
         return self._shards[self.shard_of(session.session_id)].room_for(session)
 
     def leave(self, session_id: int) -> None:
-        """Remember the id of a broker's own session, so that no session of the gateway gets this id.
+        """Remember the id of a broker's own session. A session of the gateway with this id is removed.
 
-        If a session of the gateway has this id already, remove this session.
-
-        The reason: a client sends only the id. If two sessions had the same id, a client could get another
-        client's session.
+        A client sends only the id. If two sessions had the same id, a client could get another client's
+        session.
         """
         if session_id in self._left:
             del self._left[session_id]
@@ -198,13 +181,11 @@ class FetchSessionCacheShard:
         self._evictable_by_privileged: list[int] = []
         self._evictable_by_all: list[int] = []
         self._weight = 0
-        """The sum of `SessionPartitions.weight` of all sessions. Each session counts with its weight at its
-        last use."""
+        """The sum of `FetchSession.cached_weight`."""
         self.partitions = 0
-        """The number of partitions in all sessions. Each session counts with the number that it had at its
-        last use."""
+        """The sum of `FetchSession.cached_size`."""
         self.evictions = {False: 0, True: 0}
-        """The number of evictions of privileged sessions (True) and of all other sessions (False)."""
+        """See `FetchSessionCache.evictions`."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -213,7 +194,6 @@ class FetchSessionCacheShard:
         return iter(self._sessions.values())
 
     def get(self, session_id: int) -> FetchSession | None:
-        """Return the session with this id, or None."""
         return self._sessions.get(session_id)
 
     def room_for(self, session: FetchSession) -> bool:
@@ -235,9 +215,9 @@ class FetchSessionCacheShard:
         return session_id
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
-        """Record that a session is used now.
+        """Record that a session is used now: its present size, and whether its age lets it be evicted.
 
-        Store its present size, and whether it can be evicted because of its age.
+        If the session is no longer in the cache, do nothing.
         """
         if self._sessions.get(session.session_id) is not session:
             return
@@ -259,7 +239,7 @@ class FetchSessionCacheShard:
             insort(self._by_use, _use(session))
 
     def remove(self, session: FetchSession) -> None:
-        """Remove a session if it is still in this shard."""
+        """Remove a session if it is still in the cache."""
         if self._sessions.get(session.session_id) is not session:
             return
         del self._sessions[session.session_id]
@@ -269,10 +249,6 @@ class FetchSessionCacheShard:
         self._weight -= session.cached_weight
 
     def _make_room(self, now_ms: int, newcomer: FetchSession) -> bool:
-        """Evict sessions until there is a slot for a new session and room for its partitions.
-
-        Return False if that is not possible.
-        """
         weight = newcomer.partitions.weight
         if weight > self._max_partitions:
             return False
@@ -290,17 +266,14 @@ class FetchSessionCacheShard:
         return True
 
     def _stale(self, now_ms: int) -> FetchSession | None:
-        """Return the least recently used session if it was unused for `eviction_ms`, otherwise None.
-
-        Any new session may evict this session.
-        """
+        """Return the least recently used session if any new session may evict it."""
         if not self._by_use:
             return None
         oldest = self._sessions[self._by_use[0] & _ID]
         return oldest if now_ms - oldest.last_used_ms > self._eviction_ms else None
 
     def _smaller(self, newcomer: FetchSession) -> FetchSession | None:
-        """Return the session with the least value if the new session may evict it, otherwise None."""
+        """Return the session with the least value if the new session may evict it."""
         pool = self._evictable_by_privileged if newcomer.privileged else self._evictable_by_all
         # Ids are above 0, so with equal privilege the newcomer must be larger.
         if not pool or (newcomer.privileged << _BITS | len(newcomer.partitions)) << _BITS < pool[0]:
@@ -327,7 +300,6 @@ def _worth(session: FetchSession) -> int:
 
 
 def _discard(ordered: list[int], value: int) -> None:
-    """Remove a value from a sorted list if the list contains it."""
     at = bisect_left(ordered, value)
     if at < len(ordered) and ordered[at] == value:
         del ordered[at]

@@ -30,7 +30,7 @@ STREAM_FROM: Final = 1 << 20
 """If the response to an incremental fetch has at least this many bytes of records, all its entries are
 streamed to the client. The unchanged entries add little to its size, and streaming saves memory."""
 COPIED: Final = 1 << 13
-"""The size in bytes below which pieces are joined."""
+"""Pieces below this size in bytes are joined."""
 
 _HEAD: Final = Struct(">ihi")  # throttle_time_ms, error_code, session_id
 _NARROW_HEAD: Final = Struct(">iii")  # length, correlation_id, throttle_time_ms
@@ -56,9 +56,7 @@ def empty_response(
 class SessionErrorContext:
     """The context of a fetch whose session does not exist, does not match, or can't continue.
 
-    Its response is known.
-
-    The response has error 70, 71 or 106 (fetch-semantics 2.2).
+    Its response is known. It has error 70, 71 or 106 (fetch-semantics 2.2).
     """
 
     __slots__ = ("error", "response")
@@ -84,29 +82,21 @@ class SessionClosedContext:
 
 
 class SessionlessFetchContext:
-    """The context of a fetch without a session.
-
-    The attribute `request` is the fetch to send toward the broker, in the version `version`.
-    """
+    """The context of a fetch without a session. `request` is the fetch to send toward the broker."""
 
     __slots__ = ("_head", "request")
 
     def __init__(self, request: bytes, version: int) -> None:
         self.request = request
         self._head = b"" if version < SESSION_VERSION else None
-        """The first bytes of a v5 or v6 response. They are buffered until they can be converted to v7. None
-        if the response has another version."""
+        """The first bytes of a v5 or v6 response, until they can be converted to v7. None for other
+        versions."""
 
     def __repr__(self) -> str:
         return "<SessionlessFetchContext>"
 
     def receive(self, piece: Buffer, _now_ms: int, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes for the next bytes of the broker's response.
-
-        Args:
-            piece: the next bytes. The first bytes of a response are the length field.
-            last: whether the response ends with `piece`.
-        """
+        """Return the client's bytes for the next bytes of the broker's response, the length field first."""
         if self._head is None:
             return [piece]
         head = self._head + bytes(piece)
@@ -118,32 +108,29 @@ class SessionlessFetchContext:
 
 
 class _WalkedResponse:
-    """The common part of contexts that read the entries of a response while the response arrives."""
+    """The common part of contexts that read the entries of a response while it arrives."""
 
     __slots__ = ("_fetch", "_held", "_understood", "_walk", "partitions", "record_bytes", "request")
 
     def __init__(self, fetch: FetchRequest, request: bytes, version: int) -> None:
         self.request = request
-        """The fetch to send toward the broker, as bytes."""
+        """The fetch to send toward the broker."""
         self._fetch = fetch
         self._walk = OrderedWalk(LAYOUTS[version], fetch.isolation_level)
         self._understood = True
         self._held: Received | None = Received()
-        """The bytes of the response that were received so far. None after the first bytes of the response
-        have been sent to the client, or after `drop`."""
+        """The bytes of the response so far. None after they were sent or dropped."""
         self.partitions = 0
-        """The number of partitions in the client's response to an incremental fetch, after that is complete.
-        0 for a full fetch."""
+        """The partitions in the client's response to an incremental fetch, when it is complete. 0 for a full
+        fetch."""
         self.record_bytes = 0
         """The bytes of records in the client's response, like `partitions`."""
 
     @property
     def buffered(self) -> int:
-        """The number of bytes of the response that are buffered."""
         return self._held.size if self._held is not None else 0
 
     def drop(self) -> None:
-        """Drop the bytes of the response that are buffered. The client does not get them."""
         self._held = None
 
     def _read(self, piece: Buffer) -> None:
@@ -208,14 +195,10 @@ class FullFetchContext(_WalkedResponse):
 
     @property
     def session(self) -> FetchSession | None:
-        """The session that was created for the client, or None."""
+        """The session that was created for the client."""
         return self._session
 
     def receive(self, piece: Buffer, now_ms: int, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes for the next bytes of the broker's response.
-
-        See `SessionlessFetchContext.receive`.
-        """
         self._read(piece)
         if self._held is None:
             pieces = [piece]
@@ -263,16 +246,10 @@ class FullFetchContext(_WalkedResponse):
 
 
 class IncrementalFetchContext(_WalkedResponse):
-    """An incremental fetch of the client.
+    """An incremental fetch. It was already applied to the session, and has advanced its epoch.
 
-    Args:
-        fetch: the client's fetch. It was already applied to the session, and has advanced the session's
-            epoch.
-        session: the client's session. If it is evicted before the response arrives, the client still gets the
-            same response.
-        request: the full fetch to send toward the broker.
-        version: the version of `request`.
-        cache: the cache of sessions. If the response can't be read, the session is removed from this cache.
+    If the session is evicted before the response arrives, the client still gets the same response. If the
+    response can't be read, the session is removed from the cache.
     """
 
     __slots__ = ("_cache", "_repeats", "_session")
@@ -289,16 +266,12 @@ class IncrementalFetchContext(_WalkedResponse):
         self._session = session
         self._cache = cache
         self._repeats = bool(session.silent)
-        """Whether the response so far equals the session's last response that brought no changes."""
+        """Whether the response so far equals `FetchSession.silent`."""
 
     def __repr__(self) -> str:
         return f"<IncrementalFetchContext {self._session!r}>"
 
     def receive(self, piece: Buffer, _now_ms: int, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes for the next bytes of the broker's response.
-
-        See `SessionlessFetchContext.receive`.
-        """
         if self._repeats and self._held is not None:
             if self._is_repeated(piece, last=last):
                 self._keep(piece)
@@ -325,12 +298,10 @@ class IncrementalFetchContext(_WalkedResponse):
         return self._finished(self._respond()) if last else []
 
     def _finished(self, pieces: list[Buffer]) -> list[Buffer]:
-        """Stop buffering the response, and return `pieces`."""
         self._held = None
         return pieces
 
     def _is_repeated(self, piece: Buffer, *, last: bool) -> bool:
-        """Return whether the response so far equals the session's last response that brought no changes."""
         silent, at = self._session.silent, self.buffered
         if at:
             at -= RESPONSE_START_BYTES
@@ -341,18 +312,16 @@ class IncrementalFetchContext(_WalkedResponse):
         return silent.startswith(bytes(piece), at) and (not last or at + len(piece) == len(silent))
 
     def _unchanged(self) -> bytes:
-        """Return the response for the client. It has no entries, because nothing has changed."""
         if self._overtaken:
             return self._empty(ErrorCode.INVALID_FETCH_SESSION_EPOCH, self._session.session_id)
         return self._empty(ErrorCode.NONE, self._session.session_id)
 
     @property
     def _overtaken(self) -> bool:
-        """Return whether a later fetch has already advanced the session (fetch-semantics 2.5, case 42)."""
+        """Whether a later fetch has already advanced the session (fetch-semantics 2.5, case 42)."""
         return self._session.epoch != next_epoch(self._fetch.session_epoch)
 
     def _respond(self) -> list[Buffer]:
-        """Make the response for the client from the broker's full response, which is complete."""
         walk, session = self._walk, self._session
         if not self._complete():
             # What the client has been sent is unknown: it must begin a new session (fetch-semantics 3.2).
@@ -420,12 +389,7 @@ class IncrementalFetchContext(_WalkedResponse):
         return elements
 
     def _elements(self, reported: ResponseColumns, places: Rows) -> "list[_Element]":
-        """Return the entries at some positions of the response, grouped into topic elements.
-
-        Args:
-            reported: the columns of the response.
-            places: the positions of the entries.
-        """
+        """Return the entries at some positions of the response, grouped into topic elements."""
         elements: list[_Element] = []
         topics = np.repeat(np.arange(len(reported.topics)), [count for _, count in reported.topics])[places]
         before = np.searchsorted(reported.entry_places, places)
@@ -451,7 +415,6 @@ class IncrementalFetchContext(_WalkedResponse):
         return elements
 
     def _changed(self, elements: "list[_Element]") -> list[Buffer]:
-        """Return the response for the client. It has only the given topic elements."""
         held, walk, layout = self._held, self._walk, self._fetch.layout
         if held is None:
             raise RuntimeError("the response has left")
@@ -471,17 +434,16 @@ class IncrementalFetchContext(_WalkedResponse):
 
 
 _Element: TypeAlias = tuple[bytes, int, list[Buffer]]
-"""A topic element of a response: the topic key, the number of entries, and the bytes of the entries as the
-broker sent them."""
+"""The topic key, the number of entries, and their bytes as the broker sent them."""
 
 FetchContext: TypeAlias = FullFetchContext | SessionlessFetchContext | IncrementalFetchContext
 """The context of a fetch that is sent toward the broker."""
 FinalContext: TypeAlias = SessionErrorContext | SessionClosedContext
-"""The context of a fetch whose response is already known, so that no fetch is sent to the broker."""
+"""The context of a fetch whose response is already known: no fetch is sent to the broker."""
 
 
 def _widened(head: bytes, session_id: int) -> bytes:
-    """Convert the first bytes of a v5 or v6 response to v7, with a session id."""
+    """Convert the first bytes of a v5 or v6 response to v7."""
     length, correlation_id, throttle = _NARROW_HEAD.unpack_from(head)
     more = _WIDE_HEAD.size - _NARROW_HEAD.size
     return _WIDE_HEAD.pack(length + more, correlation_id, throttle, 0, session_id)

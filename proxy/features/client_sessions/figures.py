@@ -12,14 +12,13 @@ _SIDE: Final = ("side",)
 
 @dataclass(slots=True, kw_only=True)
 class ClientSessionFigures:
-    """The sessions that the gateway gives to clients."""
+    """The sessions that the gateway keeps for clients."""
 
     sessions: int = 0
-    """How many it keeps."""
     partitions: int = 0
-    """How many partitions they have together. Each session is counted with those at its last fetch."""
+    """Each session counts with its partitions at its last fetch."""
     evictions: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    """How many were evicted. The key is True for sessions of followers, False for those of consumers."""
+    """The key is True for sessions of followers, False for those of consumers."""
 
 
 FIGURES: Final[tuple[Figure[ClientSessionFigures], ...]] = (

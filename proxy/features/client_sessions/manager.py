@@ -26,16 +26,14 @@ from proxy.protocol.fetch_request import (
 
 _NOT_A_CONSUMER: Final = "not a consumer"
 _IGNORED: Final = "forgets without a session"
-"""The `unsupported_reason` of a fetch that has forgotten topics but no session. It does not matter for a full
-fetch, because a broker ignores the forgotten topics there (fetch-semantics 2.3)."""
+"""A reason that does not matter for a full fetch: a broker ignores the forgotten topics there
+(fetch-semantics 2.3)."""
 
 
 class FetchManager:
     """Gives sessions to clients. All connections of a process share it, because sessions survive connections.
 
-    Args:
-        cache: the cache of sessions.
-        asks_broker: if true, the gateway gives a session only if the broker gives none.
+    With `asks_broker`, the gateway gives a session only if the broker gives none.
     """
 
     __slots__ = ("asks_broker", "cache", "raised")
@@ -50,17 +48,13 @@ class FetchManager:
         return f"<FetchManager {self.cache!r}>"
 
     def serves(self, session_id: int, epoch: int, broker: str) -> bool:
-        """Return whether the gateway handles the session of a fetch.
-
-        If not, the fetch is forwarded unchanged, because the broker may know the session.
-        """
+        """Return whether the gateway handles the session of a fetch. If not, the broker may know it."""
         return not self.asks_broker or epoch == INITIAL_EPOCH or self._find(session_id, broker) is not None
 
     def takes_over(self, session_id: int, epoch: int, broker: str) -> bool:
-        """Handle a fetch of which only the session fields can be read.
+        """Return whether the gateway handles the session of a fetch, of which only the session is read.
 
-        Return whether the gateway itself handles the session. If the fetch refers to a session of the
-        gateway, the session is removed, because the fetch's changes to it are unknown.
+        If it is a session of the gateway, it is removed: the fetch's changes to it are unknown.
         """
         session = self._find(session_id, broker)
         if session is not None:
@@ -70,14 +64,13 @@ class FetchManager:
     def context(
         self, fetch: FetchRequest, now_ms: int, *, broker: str = "", version: int = 0, gives: bool = True
     ) -> FetchContext | FinalContext | None:
-        """Return the context of a client's fetch (v7 and later). Changes to its session are applied at once.
+        """Return the context of a client's fetch (v7 and later), and apply its changes to the session.
 
         Args:
             fetch: the client's fetch.
             now_ms: the time in milliseconds.
             broker: the broker of the fetch. Only sessions for this broker are found.
-            version: the version to send to the broker, or 0 for the version of the fetch. Only v7 can be sent
-                as v5 or v6.
+            version: the version to send, or 0 for that of the fetch. v7 can be sent as v5 or v6.
             gives: whether the client may get a session.
 
         Returns:
@@ -105,7 +98,6 @@ class FetchManager:
     def _full(
         self, fetch: FetchRequest, session: FetchSession | None, broker: str, version: int, *, gives: bool
     ) -> FetchContext | FinalContext | None:
-        """Return the context of a full fetch. If the fetch names a session, that session ends."""
         if session is not None:
             self.cache.remove(session)
         asks = self.asks_broker and version >= SESSION_VERSION
@@ -126,7 +118,6 @@ class FetchManager:
     def _incremental(
         self, fetch: FetchRequest, session: FetchSession, now_ms: int, version: int
     ) -> FetchContext | FinalContext:
-        """Apply an incremental fetch to its session, and return its context."""
         if fetch.unsupported_reason:
             return self._lost(fetch, session)
         partitions = session.partitions
@@ -153,9 +144,6 @@ class FetchManager:
         return IncrementalFetchContext(fetch, session, request, version, self.cache)
 
     def _lost(self, fetch: FetchRequest, session: FetchSession) -> SessionErrorContext:
-        """End a session that can't continue. The response has the same error as after an eviction.
-
-        The client then requests a new session.
-        """
+        """End a session that can't continue. The client gets the error of an eviction, and asks anew."""
         self.cache.remove(session)
         return SessionErrorContext(fetch, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

@@ -22,24 +22,22 @@ Partitions: TypeAlias = npt.NDArray[np.uint32]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
 NOT_REPORTED: Final = -1
-"""The high watermark and log start offset of a partition before any response has reported them, and the high
+"""The high watermark and log start offset of a partition that no response has reported, and the high
 watermark after an error (fetch-semantics 2.3, 2.5)."""
 NO_ROW: Final = -1
 _TOPIC_SHIFT: Final = 32
 _ROW_BYTES: Final = 100
-"""The memory for a partition in bytes: its row, and its entry in `FetchSession.silent`."""
+"""The memory for a partition: its row, and its entry in `FetchSession.silent`."""
 _KEY_BYTES: Final = 150
-"""The memory for a topic in bytes, without its key. The key is stored twice. One copy is in
-`FetchSession.silent`."""
+"""The memory for a topic without its key. The key is stored twice, once in `FetchSession.silent`."""
 _SPARE_TOPICS: Final = 64
-"""If there are more topics than this number plus twice the number of partitions, the topics without
-partitions are forgotten."""
+"""Topics without partitions are forgotten if there are more topics than this plus twice the partitions."""
 _NO_VALUE: Final = {"epoch": -1, "last_epoch": -1, "log_start_offset": -1}
-"""The default values of fields that a request's version lacks (FetchRequest.json)."""
+"""The defaults of fields that a request's version lacks (FetchRequest.json)."""
 
 
 Element: TypeAlias = tuple[bytes, int, int]
-"""A topic element: the topic's key, the index of the first entry, and the index after the last entry."""
+"""The topic's key, the index of its first entry, and the index after its last entry."""
 
 
 class SessionPartitions:
@@ -59,22 +57,20 @@ class SessionPartitions:
 
     def __init__(self, layout: FetchLayout) -> None:
         self.layout = layout
-        """The layout of `requests`. Of the layouts of all requests so far, this is the one with the most
-        fields."""
+        """The layout of `requests`: the one with the most fields of all requests so far."""
         self._numbers: dict[bytes, int] = {}
-        """For each topic key, the number of the topic."""
+        """The number of each topic, by its key."""
         self._keys: list[bytes] = []
         self._key_bytes = 0
-        """The memory that the topics need, in bytes."""
+        """The memory that the topics need."""
         self._codes: Codes = np.zeros(0, np.int64)
         self._index: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         """Row numbers in the order of their codes."""
         self.requests: Entries = np.zeros(0, layout.request_item)
         """For each row, the partition's entry as the client last sent it."""
         self.high_watermarks: Offsets = np.zeros(0, np.int64)
-        """For each row, the high watermark last reported to the client."""
+        """For each row, the one last reported to the client. So is `log_starts`."""
         self.log_starts: Offsets = np.zeros(0, np.int64)
-        """For each row, the log start offset last reported to the client."""
 
     def __len__(self) -> int:
         return len(self._codes)
@@ -84,7 +80,7 @@ class SessionPartitions:
 
     @property
     def weight(self) -> int:
-        """The number of partitions, or a higher number if long topic names need much memory."""
+        """The number of partitions, or more if long topic names need much memory."""
         return max(len(self), self._key_bytes // _ROW_BYTES)
 
     # The request half
@@ -125,15 +121,12 @@ class SessionPartitions:
             self._drop_topics()
 
     def listed(self, layout: FetchLayout) -> tuple[list[Element], memoryview]:
-        """Return the topic elements of a full fetch, and all their entries, in the session's order.
+        """Return the topic elements of a full fetch, and their entries in `layout`, in the session's order.
 
         In this order topics may be mixed, and each change of topic starts an element with a name of up to 249
         bytes. If there would be more than `MAX_TOPICS` elements, each topic gets only one element instead, at
         the position of its first partition. The session's first partition stays first. So each partition
         comes first in turn, and no partition starves.
-
-        Args:
-            layout: the layout of the version to send to the broker.
         """
         entries = self.requests
         if len(self._keys) == 1:
@@ -156,9 +149,7 @@ class SessionPartitions:
     def rows(self, topics: Sequence[tuple[bytes, int]], partitions: Partitions) -> Rows:
         """Return the row of each partition in a list, or -1 if the session does not have it.
 
-        Args:
-            topics: topic keys, each with the number of its partitions.
-            partitions: partition numbers. This is fastest if they are in the session's order.
+        Each topic key has the number of its partitions. This is fastest if they are in the session's order.
         """
         get = self._numbers.get
         numbers = np.array([get(key, -1) for key, _ in topics], np.int64) << _TOPIC_SHIFT
@@ -174,7 +165,7 @@ class SessionPartitions:
         return rows
 
     def move_to_end(self, rows: Sequence[int]) -> None:
-        """Move rows to the end, in this order, because their partitions had records (fetch-semantics 2.5)."""
+        """Move rows to the end, in this order: their partitions had records (fetch-semantics 2.5)."""
         size, rows = len(self), list(dict.fromkeys(rows))
         # The most frequent case: the same partitions returned records last time.
         if rows != list(range(size - len(rows), size)):
@@ -196,7 +187,7 @@ class SessionPartitions:
     # Internals
 
     def _codes_of(self, listing: Listing, entries: Entries) -> Codes:
-        """Return the code of each entry. New topics get a topic number."""
+        """Return the code of each entry. New topics get a number."""
         numbers = self._numbers
         for key in listing.keys:
             if key not in numbers:
@@ -209,7 +200,7 @@ class SessionPartitions:
         return codes
 
     def _as_stored(self, listing: Listing) -> Entries:
-        """Return a request's entries in the layout in which the session stores entries.
+        """Return a request's entries in the session's layout.
 
         If the request's layout has more fields, the session first changes to that layout.
         """
@@ -219,7 +210,6 @@ class SessionPartitions:
         return _converted(listing.entries, listing.layout, self.layout)
 
     def _find(self, codes: Codes) -> Rows:
-        """Return the row of each code, or -1 if there is no such row."""
         if not len(self):
             return np.full(len(codes), NO_ROW, np.intp)
         index = self._index
@@ -239,7 +229,6 @@ class SessionPartitions:
         self.log_starts = np.concatenate((self.log_starts, reported))
 
     def _drop_topics(self) -> None:
-        """Forget topics without partitions if there are many of them."""
         if len(self._keys) <= _SPARE_TOPICS + 2 * len(self):
             return
         topics = self._codes >> _TOPIC_SHIFT
@@ -275,7 +264,6 @@ def _once_each(codes: Codes) -> tuple[Rows | None, Rows]:
 
 
 def _converted(entries: Entries, layout: FetchLayout, wanted: FetchLayout) -> Entries:
-    """Return entries converted to another layout."""
     if layout.request_entry == wanted.request_entry:
         return entries
     old, fields = entries.view(layout.request_fields), wanted.request_fields

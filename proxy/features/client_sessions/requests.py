@@ -15,9 +15,7 @@ _NO_SESSION: Final = SESSION.pack(0, SESSIONLESS_EPOCH)
 def sessionless(fetch: FetchRequest, version: int) -> bytes:
     """Return a client's full fetch as a fetch without a session.
 
-    Args:
-        fetch: the client's fetch.
-        version: the version of the result: that of the fetch, or v5 or v6 for a fetch of v7.
+    `version` is that of the fetch, or v5 or v6 for a fetch of v7.
     """
     if version >= SESSION_VERSION:
         return fetch.with_session(0, SESSIONLESS_EPOCH)
@@ -26,14 +24,10 @@ def sessionless(fetch: FetchRequest, version: int) -> bytes:
 
 
 def full_fetch(fetch: FetchRequest, partitions: SessionPartitions, version: int) -> bytes | None:
-    """Return the full fetch that replaces an incremental fetch. None if it would have too many topics.
+    """Return the full fetch that replaces an incremental fetch. None if it has more than `MAX_TOPICS` topics.
 
-    The limit of topics is `MAX_TOPICS`.
-
-    Args:
-        fetch: the client's fetch. Its header, limits, rack and tags are kept.
-        partitions: the partitions to list, in this order (fetch-semantics, trap 39).
-        version: the version to send: that of the fetch, or v5 or v6 for a fetch of v7.
+    It keeps the fetch's header, limits, rack and tags, and lists `partitions` in their order
+    (fetch-semantics, trap 39). `version` is as in `sessionless`.
     """
     layout = LAYOUTS[version]
     elements, entries = partitions.listed(layout)
@@ -49,7 +43,6 @@ def full_fetch(fetch: FetchRequest, partitions: SessionPartitions, version: int)
 
 
 def _frame(fetch: FetchRequest, version: int, topics: Iterable[Buffer]) -> bytes:
-    """Return a client's fetch as a frame without a session, with the bytes in `topics` as its topics."""
     frame = fetch.frame
     parts: list[Buffer] = [
         frame[API_KEY],

@@ -27,11 +27,9 @@ class RunningClientSessions(Running[ClientSessionOptions, ClientSessionFigures])
         self._on = options.client_sessions != "off"
 
     def stages(self, _link: LinkInfo) -> Sequence[MakeStage]:
-        """Return the stage, if the gateway gives sessions at all."""
         return (partial(ClientSessions, self.manager),) if self._on else ()
 
     def counted(self, _links: Iterable[LinkInfo]) -> ClientSessionFigures:
-        """Return the figures of the cache."""
         cache = self.manager.cache
         return ClientSessionFigures(
             sessions=len(cache), partitions=cache.partitions, evictions=dict(cache.evictions)

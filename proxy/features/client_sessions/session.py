@@ -8,11 +8,11 @@ class FetchSession:
     """A session of one client.
 
     Args:
-        partitions: the partitions of the session.
-        uses_ids: whether the request that created the session named topics by id (v13 and later).
-        privileged: whether a follower created the session.
-        broker: identifies the broker that the client has asked for the session. A client has one session for
-            each broker. The cache has the sessions for all brokers.
+        partitions: its partitions.
+        uses_ids: whether the request that created it named topics by id (v13 and later).
+        privileged: whether a follower created it.
+        broker: the broker that the client has asked for it. A client has one session for each broker. The
+            cache has the sessions for all brokers.
     """
 
     __slots__ = (
@@ -38,7 +38,7 @@ class FetchSession:
         self.privileged = privileged
         self.broker = broker
         self.session_id = 0
-        """The session id. 0 until the session has a slot."""
+        """0 until the session has a slot."""
         self.epoch = FIRST_EPOCH
         """The epoch that the next fetch must have."""
         self.created_ms = 0
@@ -49,8 +49,8 @@ class FetchSession:
         """`SessionPartitions.weight` at the last `touch`, or 0 before the first."""
         self.silent = b""
         """The bytes after the correlation id of the last full response, if it had no changes for the client.
-        If the next full response is equal, it has no changes either. It is b"" if the response had changes,
-        or if the partitions have changed since."""
+        If the next full response is equal, it has no changes either. b"" if the response had changes, or the
+        partitions have changed since."""
         self.aged = False
         """Whether the session was old enough to be evicted at the last `touch`."""
 

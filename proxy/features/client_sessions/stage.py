@@ -1,13 +1,12 @@
 """Sessions that the gateway gives to clients: handles fetches that request or use such a session. Sans-IO.
 
-The gateway turns such a fetch into a full fetch, and handles it like a full fetch of any client (`Fetches`).
-So the full fetch may use a session with the broker. The response to the full fetch is turned into the
-response of the client's session. `proxy.features.client_sessions` has the rules for this.
+The gateway turns such a fetch into a full fetch, and handles it like any client's (`Fetches`), so it may use
+a session with the broker. The full response is turned into that of the client's session.
 
 With ``--client-sessions auto``, the client's request for a session is first sent to the broker. If the broker
-gives a session, the response is forwarded unchanged. If not, the gateway gives the client a session. So the
-client sees a refusal only if the gateway gives it no session either. After a refusal, franz-go would never
-request a session again (fetch-semantics 6.7).
+gives a session, the response is forwarded unchanged. If not, the gateway gives one. So the client sees a
+refusal only if the gateway gives it no session either. After a refusal, franz-go would never request a
+session again (fetch-semantics 6.7).
 """
 
 from contextlib import suppress
@@ -41,20 +40,16 @@ _FLOODS: Final = 3
 """After this many consecutive unused sessions, a client gets no more sessions."""
 _FETCH: Final = int(ApiKey.FETCH)
 _MAX_FETCH_HEAD: Final = 1 << 16
-"""The maximum number of bytes that are buffered until the session id and epoch of a fetch have arrived. Real
-clients have shorter headers."""
+"""How many bytes are buffered until the session id and epoch of a fetch have arrived. Real clients have
+shorter headers."""
 _REPLICA_ID: Final = Struct(">i")
 _CONSUMER: Final = -1
 
 
 class Serve(Around):
-    """Makes the response for the client's session from the broker's full response.
+    """Makes the response for the client's session from the broker's full response, which `inner` makes.
 
-    Args:
-        inner: the handler that makes the full response.
-        fetching: the fetch, which is the innermost handler.
-        context: the context of the client's fetch in its session.
-        sessions: the sessions of the client.
+    The client's next fetch is allowed at the end.
     """
 
     __slots__ = ("_context", "_sessions")
@@ -73,7 +68,6 @@ class Serve(Around):
         return 0 if isinstance(self._context, SessionlessFetchContext) else self._context.buffered
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the bytes that can be sent to the client now."""
         pieces = self._inner.feed(chunk, last=last)
         if self._fetching.resend is not None:
             return pieces
@@ -82,10 +76,6 @@ class Serve(Around):
         return self._sessions.receive(self._context, pieces, last=last)
 
     def end(self, request: InFlight) -> bool:
-        """End the response. Return False if it does not end, because the fetch is sent to the broker again.
-
-        At the end, the client's next fetch is allowed.
-        """
         ended = self._inner.end(request)
         if ended and not isinstance(self._context, SessionlessFetchContext):
             self._sessions.holds = False
@@ -93,12 +83,7 @@ class Serve(Around):
 
 
 class ClientSessions(Stage):
-    """Serves the sessions of one client.
-
-    Args:
-        manager: the sessions that this process gives to clients.
-        state: the state of the connection.
-    """
+    """Serves the sessions of one client."""
 
     __slots__ = ("_broker", "_context", "_made", "_manager", "_state", "_unused", "holds")
     gives_sessions = True
@@ -108,11 +93,11 @@ class ClientSessions(Stage):
         self._state = state
         self._broker = state.broker
         self._context: FetchContext | None = None
-        """The context of the fetch that is being processed, from `before_fetch` until `around_fetch`. None if
-        the fetch is forwarded unchanged."""
+        """The context of the fetch in work, from `before_fetch` to `around_fetch`. None if it is forwarded
+        unchanged."""
         self._made: FetchSession | None = None
-        """The session that the gateway last gave to the client. None if the client got no session, or got one
-        from the broker."""
+        """The session that the gateway last gave to the client. None if the client got none, or one from the
+        broker."""
         self._unused = 0
         """The number of sessions in a row that the client got but did not use."""
         self.holds = False
@@ -121,16 +106,11 @@ class ClientSessions(Stage):
         (fetch-semantics, trap 16), so the next fetch may already have the next epoch."""
 
     def on_versions(self) -> None:
-        """If the gateway offers clients Fetch v7 for a broker with earlier versions only, remember this."""
         features = self._state.fetches.eligibility.features
         if features is not None and features.is_raised:
             self._manager.raised = True
 
     def before_fetch(self, frame: bytes, version: int, body: int) -> tuple[bytes, int] | None:
-        """Turn a fetch in a session with the gateway into a full fetch for the broker.
-
-        Return the frame to send, which may be unchanged, and its version. Return None to send nothing.
-        """
         if version < SESSION_VERSION:
             return frame, version
         if self.holds:
@@ -147,10 +127,6 @@ class ClientSessions(Stage):
         return frame, version
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """Remove the gateway's session from a fetch that is forwarded without being parsed.
-
-        Return the bytes to send, or None to send nothing.
-        """
         if api_key != _FETCH or not SESSION_VERSION <= version <= MAX_VERSION:
             return data
         if self._lacks_sessions(version):
@@ -165,7 +141,6 @@ class ClientSessions(Stage):
             return None
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
-        """Return the handler for a full fetch that was made by `before_fetch`."""
         context, self._context = self._context, None
         if context is None:
             return request.handler
@@ -174,11 +149,8 @@ class ClientSessions(Stage):
         return Serve(request.handler, fetching, context, self)
 
     def on_fetched(self, fetching: FetchHandler) -> None:
-        """If the client has a session with the broker, keep its id from the gateway's sessions.
-
-        If a session of the gateway has the same id, it ends.
-        """
         walk = fetching.response.walk
+        # The broker gave the client this session: no session of the gateway may have its id.
         if walk is not None and walk.session_id > 0 and not fetching.through_session:
             self._manager.cache.leave(walk.session_id)
 
@@ -194,12 +166,10 @@ class ClientSessions(Stage):
         return self._manager.raised if features is None else features.is_raised
 
     def _serve(self, frame: bytes, version: int, body: int) -> tuple[int, FetchContext | None] | None:
-        """Process a complete fetch of v7 or later.
+        """Process a complete fetch of v7 or later. Return None if it is forwarded unchanged.
 
-        Returns:
-            None if the fetch is forwarded unchanged. Otherwise the version of the full fetch to send, and the
-                context that makes the client's response. If the context is None, the gateway has already
-                answered the client, and no fetch is sent.
+        Otherwise return the version of the full fetch to send, and the context that makes the client's
+        response. Without a context, the gateway has already answered the client, and no fetch is sent.
         """
         manager, layout = self._manager, LAYOUTS[version]
         if len(frame) < body + layout.request_head:
@@ -231,17 +201,12 @@ class ClientSessions(Stage):
         return sent_version, None
 
     def _unserved(self, data: bytes, version: int, body: int) -> bytes:
-        """Return the bytes to send to the broker for a fetch, or for its beginning, that was not read.
+        """Return the bytes to send for a fetch, or for its beginning, that was not read.
 
         The gateway can't serve the session of such a fetch. So it removes the session id and epoch in two
         cases: if a consumer's fetch uses a session of the gateway, or if it requests a session that only the
         gateway could give (``--client-sessions on``). From the response, the client then learns that it has
         no session.
-
-        Args:
-            data: the beginning of the fetch, with the session id and epoch at least.
-            version: the version of the fetch, v7 or later.
-            body: the offset of the body in the frame.
 
         Raises:
             Truncated: `data` ends before the end of the session's epoch.
@@ -258,13 +223,7 @@ class ClientSessions(Stage):
         return b"".join((data[:at], SESSION.pack(0, SESSIONLESS_EPOCH), data[at + SESSION.size :]))
 
     def receive(self, context: FetchContext, pieces: list[Buffer], *, last: bool) -> list[Buffer]:
-        """Return the bytes for the client.
-
-        Args:
-            context: the context of the client's fetch.
-            pieces: the next bytes of the broker's full response.
-            last: whether the response ends with `pieces`.
-        """
+        """Return the bytes for the client, for the next bytes of the broker's full response."""
         sent: list[Buffer] = []
         for number, piece in enumerate(pieces, 1):
             sent += context.receive(piece, self._now_ms, last=last and number == len(pieces))
@@ -278,8 +237,7 @@ class ClientSessions(Stage):
         return sent
 
     def end(self) -> None:
-        """Forget the fetch in flight, because the connection has ended. The client's session is kept."""
-        self.holds, self._made = False, None
+        self.holds, self._made = False, None  # the client's session outlives the connection
 
     @property
     def _now_ms(self) -> int:
@@ -288,8 +246,7 @@ class ClientSessions(Stage):
     def _floods(self, fetch: FetchRequest) -> bool:
         """Return whether the client requests a session with each fetch but uses none (fetch-semantics 6.7).
 
-        If the client's last session was unused, remove it from the cache. A session that the client has
-        closed does not count as unused.
+        A last session that was not used is removed. One that the client has closed does not count as unused.
         """
         if fetch.session_id or fetch.session_epoch != INITIAL_EPOCH:
             return False

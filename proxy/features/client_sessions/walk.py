@@ -44,12 +44,11 @@ class ResponseColumns:
 
     def __init__(self, walk: OrderedWalk) -> None:
         self.topics = [(key, count) for key, count in walk.elements if count > 0]
-        """The topic key and the number of entries of each element of the response. Elements without entries
-        are left out."""
+        """The topic key and the number of entries of each element that has entries."""
         self.entries: Sequence[PartitionResponse] = walk.entries
-        """The entries of the response that are not part of a run of empty entries."""
+        """The entries that are not part of a run of empty entries."""
         self.entry_places: Rows = np.zeros(0, np.intp)
-        """For each entry in `entries`, its position in the response."""
+        """The position of each of `entries` in the response."""
         runs = [run.entries for run in walk.runs]
         nothing = np.zeros(0, walk.layout.response_item)
         self.items: Entries = runs[0] if len(runs) == 1 else np.concatenate(runs or [nothing])

@@ -19,10 +19,9 @@ again together."""
 
 
 class Aged(NamedTuple):
-    """What is counted."""
+    """What is counted: the connections that have reached their age."""
 
     ended: int
-    """How many connections have reached their age."""
 
 
 REPORTS: Final[Reports[AgeOptions, Aged]] = Reports(
@@ -39,12 +38,10 @@ REPORTS: Final[Reports[AgeOptions, Aged]] = Reports(
 
 
 class _Since(NamedTuple):
-    """The begin of a connection."""
+    """The begin of a connection, in seconds, and the part of the age after which it ends: about 1."""
 
     at: float
-    """The time in seconds."""
     part: float
-    """The part of the age after which it ends: about 1."""
 
 
 class Ages(Running[AgeOptions, Aged]):
@@ -61,21 +58,19 @@ class Ages(Running[AgeOptions, Aged]):
         self._ended = 0
 
     def stages(self, link: LinkInfo) -> Sequence[MakeStage]:
-        """Note the begin of a connection. It has no stage."""
         self._since[link] = _Since(monotonic(), uniform(1 - SPREAD, 1 + SPREAD))  # noqa: S311 - it hides nothing
         return ()
 
     def reloaded(self, options: AgeOptions) -> None:
-        """Apply the age. Connections that are older already do not all end at once."""
         self._age = options.max_connection_age
         now = monotonic()
+        # Connections that are older already do not all end at once.
         for link, (at, part) in self._since.items():
             if now - at >= self._age * part:
                 later = uniform(0, 2 * SPREAD * self._age)  # noqa: S311 - it hides nothing
                 self._since[link] = _Since(now + later - self._age * part, part)
 
     def look(self, links: Iterable[LinkInfo]) -> None:
-        """End the connections that are old enough."""
         if not self._age:
             return
         now = monotonic()
@@ -88,9 +83,7 @@ class Ages(Running[AgeOptions, Aged]):
             link.close_session(REASON, link.core.status().longest_wait + SLACK_SECONDS)
 
     def closed(self, link: LinkInfo) -> None:
-        """Forget a connection."""
         self._since.pop(link, None)
 
     def counted(self, _links: Iterable[LinkInfo]) -> Aged:
-        """Return how many connections were ended."""
         return Aged(self._ended)

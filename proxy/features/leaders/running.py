@@ -9,5 +9,4 @@ class Leaders(Running[LeaderOptions, None]):
 
     @property
     def repeats(self) -> frozenset[str]:
-        """Fetches are repeated."""
         return frozenset({"fetch"})

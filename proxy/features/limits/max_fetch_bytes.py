@@ -20,8 +20,7 @@ _NONE: Final[Mapping[str, int]] = {}
 class Ceilings:
     """The limit of record bytes in a fetch, by client id. All connections of a process share this object.
 
-    Args:
-        by_client: the limits, in bytes. The entry "" is for all other clients. 0 means none.
+    The entry "" is for all other clients. 0 means no limit.
     """
 
     __slots__ = ("by_client",)
@@ -33,17 +32,11 @@ class Ceilings:
         return f"<Ceilings {self.by_client}>"
 
     def of(self, client_id: str) -> int:
-        """Return the limit for a client, or 0 for no limit."""
         return of_client(self.by_client, client_id)
 
 
 class MaxFetchBytes(Stage):
-    """Lowers max_bytes in the fetches of one client.
-
-    Args:
-        ceilings: has the limit of each client id. A reload may change the limits.
-        state: the state of the connection.
-    """
+    """Lowers max_bytes in the fetches of one client."""
 
     __slots__ = ("_ceilings", "_state", "_turn")
 
@@ -51,21 +44,18 @@ class MaxFetchBytes(Stage):
         self._ceilings = ceilings
         self._state = state
         self._turn = 0
-        """The number of fetches of v2 and v3 that were passed to `limit_old_fetch`."""
+        """How many fetches of v2 and v3 were passed to `limit_old_fetch`."""
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
-        """Return the fetch with max_bytes, and min_bytes, of at most the client's limit.
-
-        If min_bytes is above max_bytes, brokers up to 2.4 always wait for max_wait_ms. Later brokers lower
-        min_bytes themselves (fetch-semantics 4).
-        """
         limit = self._ceilings.of(self._state.client_id)
         if not limit or fetch.max_bytes <= limit:
             return fetch
+        # If min_bytes were above max_bytes, brokers up to 2.4 would always wait for max_wait_ms.
+        # Later ones lower min_bytes themselves (fetch-semantics 4).
         return fetch.with_limits(min_bytes=min(fetch.min_bytes, limit), max_bytes=limit)
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """Limit a fetch of v3, or send a fetch of v2 as v3 with a limit if the broker supports v3.
+        """Limit a fetch of v3. Send a fetch of v2 as v3 with a limit, if the broker supports v3.
 
         If no client has a limit, or if the fetch can't be buffered, it is forwarded unread.
         """
@@ -89,11 +79,8 @@ class MaxFetchBytes(Stage):
         return sent
 
     def _takes_limits(self, frame: bytes) -> bool:
-        """Return whether the broker is known to support v3 (0.10.1 and later).
-
-        If nothing is known, ask the broker.
-        """
+        """Return whether the broker is known to support v3 (0.10.1 and later)."""
         features = self._state.fetches.eligibility.known
-        if features is None:
+        if features is None:  # ask the broker
             self._state.fetches.probe(frame)
         return features is not None and features.fetch_max >= LIMITED

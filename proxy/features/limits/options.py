@@ -32,7 +32,7 @@ def _max_wait(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitOptions(Section):
-    """The options of this feature. The key "" of each is for all other clients."""
+    """In each, the key "" is for all other clients, and 0 means that fetches are not changed."""
 
     max_fetch_bytes: Mapping[str, int] = option(
         metavar="SIZE[,ID=SIZE]",
@@ -43,8 +43,7 @@ class LimitOptions(Section):
         "Fetch v2 has no max_bytes and is sent as v3; 0: max_bytes stays as clients send it",
         live=True,
     )
-    """The limits of `max_bytes` in fetches, in bytes, by client id. The key "" is for all other clients. 0
-    means no limit."""
+    """The largest `max_bytes` of fetches, by client id."""
     fetch_min_bytes: Mapping[str, int] = option(
         metavar="SIZE[,ID=SIZE]",
         parse=partial(by_client, read=_min_bytes),
@@ -55,8 +54,7 @@ class LimitOptions(Section):
         "partition_max_bytes; 0: min_bytes stays as clients send it",
         live=True,
     )
-    """The smallest `min_bytes` of fetches, in bytes, by client id. The key "" is for all other clients. 0
-    means that it is not raised."""
+    """The smallest `min_bytes` of fetches, by client id."""
     fetch_max_wait: Mapping[str, float] = option(
         metavar="TIME[,ID=TIME]",
         parse=partial(by_client, read=_max_wait, metavar="TIME"),
@@ -66,5 +64,4 @@ class LimitOptions(Section):
         "clients by client id (1s,billing=5s); 0: max_wait_ms stays as clients send it",
         live=True,
     )
-    """The smallest `max_wait_ms` of fetches, in seconds, by client id. The key "" is for all other clients. 0
-    means that it is not raised."""
+    """The smallest `max_wait_ms` of fetches, in seconds, by client id."""

@@ -11,7 +11,7 @@ from proxy.features.limits.options import LimitOptions
 
 
 class Limits(Running[LimitOptions, None]):
-    """The limits of all clients. Each connection has a stage for the ceiling and one for the floors."""
+    """The limits of all clients."""
 
     def __init__(self, options: LimitOptions) -> None:
         self.ceilings = Ceilings()
@@ -19,11 +19,10 @@ class Limits(Running[LimitOptions, None]):
         self.reloaded(options)
 
     def stages(self, _link: LinkInfo) -> Sequence[MakeStage]:
-        """Return the stages. The ceiling comes first, because min_bytes must not exceed it."""
+        # The ceiling comes first, because min_bytes must not exceed it.
         return partial(MaxFetchBytes, self.ceilings), partial(FetchFloorsStage, self.floors)
 
     def reloaded(self, options: LimitOptions) -> None:
-        """Apply the limits. They are live."""
         self.ceilings.by_client = options.max_fetch_bytes
         self.floors.min_bytes = options.fetch_min_bytes
         self.floors.max_wait_ms = {
