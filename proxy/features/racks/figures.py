@@ -11,17 +11,14 @@ from proxy.features.racks.racks import RETURNS, Zone, zone_of
 from proxy.telemetry.figure import COUNTER, GAUGE, Figure, named, one_label
 
 WHAT: Final = ("records", "listing", "produce", "other")
-"""The kinds of bytes on the broker's side. Each byte is of exactly one kind: records of fetch responses, the
-rest of fetch requests and responses, Produce requests and responses, and everything else."""
+"""The kinds of bytes on the broker's side. Each byte is of exactly one: records of fetch responses, the rest
+of fetch requests and responses, Produce requests and responses, and everything else."""
 
 
 def kinds_of(tally: Tally, arriving: tuple[int, int] = (0, 0)) -> tuple[int, int, int, int]:
     """Return the bytes that a connection has exchanged with its broker, in the order of `WHAT`.
 
-    Args:
-        tally: the counts of the connection.
-        arriving: see `ConnectionStatus.arriving`. These bytes are left out, because it is not known yet what
-            they are.
+    Bytes that are `arriving` (see `ConnectionStatus`) are left out: it is not known yet what they are.
     """
     broker, (response, waiting) = tally.broker, arriving
     records, fetches = broker.fetch_record_bytes, fetch_bytes(broker) - response
@@ -36,14 +33,12 @@ def kinds_of(tally: Tally, arriving: tuple[int, int] = (0, 0)) -> tuple[int, int
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaFigures:
-    """What a process has counted of clients that read from the replica in its rack."""
+    """What `RackLeaders` has counted."""
 
     named: int = 0
-    """See `RackLeaders.named`."""
     held: int = 0
-    """See `RackLeaders.held`."""
     returns: Counter[str] = field(default_factory=Counter)
-    """See `RackLeaders.returns`. The keys are `RETURNS`."""
+    """The keys are `RETURNS`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +46,7 @@ class Zones:
     """The bytes that a process has counted by zone, and the racks that it knows."""
 
     byte_counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """The bytes on the broker's side, requests and responses, by zone and by one of `WHAT`."""
+    """The bytes on the broker's side, by zone and by one of `WHAT`."""
     racks: dict[str, str] = field(default_factory=dict)
     """The rack of each broker that responses have named, "" if it has none. The key is the node id in
     decimal. In transparent mode it is the address in the response."""

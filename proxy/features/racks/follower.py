@@ -4,7 +4,7 @@ A follower learns the high watermark later than its leader. If a client is above
 once with nothing, and again and again. Such responses are held back for some milliseconds.
 
 A follower that is stopped answers nothing, and its leader does not know. Its connections are ended, so that
-clients ask the leader. Some clients connect to it again. These connections are ended sooner.
+clients ask the leader. If a client connects to it again, the connection is ended sooner.
 """
 
 from collections import deque
@@ -27,17 +27,17 @@ OVERDUE_SECONDS: Final = 2.0
 """A follower has failed if the response to a fetch is this late, in seconds, after max_wait_ms."""
 ASK_SECONDS: Final = 10.0
 """If for this time no response has described the topics that a client reads from a follower, the gateway asks
-for them, in seconds."""
+for them."""
 SILENT_SECONDS: Final = 0.5
-"""How long a follower that was late with a fetch may take for a request that brokers answer at once, in
-seconds. Clients that connect to it again would wait for their own time limits: 10 s and more."""
+"""How long a follower that was late with a fetch may take for a request that brokers answer at once. Clients
+that connect to it again would wait for their own time limits: 10 s and more."""
 HOLD_SECONDS: Final = 0.01
-"""How long the first empty response of a follower is held back after its fetch, in seconds. The next ones are
-held back for twice as long as the one before."""
+"""How long the first empty response of a follower is held back after its fetch. Each next one is held back
+for twice as long."""
 MAX_HOLD_SECONDS: Final = 0.05
-"""The longest time for which an empty response is held back after its fetch, in seconds."""
+"""The longest time for which an empty response is held back after its fetch."""
 _LOOK_SECONDS: Final = 0.5
-"""How often a late response is looked at while its bytes still arrive, in seconds."""
+"""How often a late response is looked at while its bytes still arrive."""
 _FETCH: Final = int(ApiKey.FETCH)
 _METADATA: Final = int(ApiKey.METADATA)
 _CORRELATION_ID: Final = 0x6667_7263
@@ -50,10 +50,7 @@ _AT_ONCE: Final = frozenset(
 class Follower:
     """The broker of a connection on which a client reads from a follower.
 
-    Args:
-        shared: what the connections of the process share.
-        node_id: returns the node id of the broker, or None while it is unknown.
-        state: the state of the connection.
+    `node_id` returns the broker's node id, or None while it is unknown.
     """
 
     __slots__ = (
@@ -86,18 +83,16 @@ class Follower:
         self._waits = True
         """Whether the client's last fetch was to wait for records."""
         self._muted_until = 0.0
-        """The time until which the broker reads no request, because it throttles the client (KIP-219), in
-        seconds."""
+        """When the broker reads requests again, in seconds, if it throttles the client (KIP-219)."""
         self._holds: deque[tuple[float, Claim]] = deque()
-        """The responses that are held back, each with the time until which it is, in seconds."""
+        """The responses that are held back, each with its end in seconds."""
         self._bytes_in = 0
-        """The number of bytes that the broker had sent at the last call of `tick`."""
+        """The bytes that the broker had sent at the last call of `tick`."""
         self._due = 0.0
-        """The time at which `tick` next looks at the follower, in seconds."""
+        """When `tick` next looks at the follower, in seconds."""
         self._alarm: Callable[[float], None] = lambda _: None
 
     def attach(self, alarm: Callable[[float], None]) -> None:
-        """Attach the I/O shell. See `Connection.attach`."""
         self._alarm = alarm
 
     # Empty responses
@@ -105,11 +100,8 @@ class Follower:
     def is_early(self, fetching: FetchHandler, walk: FetchResponseWalk | None) -> bool:
         """Return whether the follower had to wait, but has answered at once with nothing.
 
-        Note for how long it throttles the client.
-
-        Args:
-            fetching: the fetch.
-            walk: the parsed response. None if the response is the same as the last one without records.
+        Note for how long it throttles the client. `walk` is None if the response is the same as the last one
+        without records.
         """
         state, fetch = self._state, fetching.fetch
         if fetch is not None and fetch.frame:  # a fetch of the fast path has none, and is like the last one
@@ -126,7 +118,7 @@ class Follower:
         return early
 
     def hold(self) -> None:
-        """Hold the response that now ends back, for some milliseconds after its fetch."""
+        """Hold back the response that now ends, for some milliseconds after its fetch."""
         queue = self._state.queue
         request = queue.expected[0]
         due = request.sent_at + min(HOLD_SECONDS * 2 ** (self.early - 1), MAX_HOLD_SECONDS)
@@ -136,7 +128,6 @@ class Follower:
         self._alarm(due)
 
     def _respond(self, now: float) -> None:
-        """Send the responses that were held back for long enough."""
         state, holds = self._state, self._holds
         while holds and holds[0][0] <= now:
             state.to_client += state.queue.respond(holds.popleft()[1])
@@ -152,10 +143,7 @@ class Follower:
     ) -> None:
         """Ask the broker for Metadata of topics. The question goes right before the client's fetch.
 
-        Args:
-            fetch: the client's fetch.
-            topics: the keys of the topics in this fetch.
-            learn: gets the response without its header, its version, and the time in seconds.
+        `learn` gets the response without its header, its version, and the time in seconds.
         """
         state = self._state
         if not topics or state.phase is Phase.CLOSING or state.from_client.left:
@@ -181,7 +169,7 @@ class Follower:
     # The follower's health
 
     def watch(self) -> None:
-        """Begin to look whether the follower answers, and let no empty response take the fast path early."""
+        """Begin to look whether the follower answers. No empty response takes the fast path early."""
         if not self.watched:
             self.watched = True
             self._state.plans.no_sooner = MAX_HOLD_SECONDS
@@ -190,10 +178,8 @@ class Follower:
     def asked(self, api_key: int, *, may_fail: bool) -> None:
         """Note a request of the client that is not a fetch.
 
-        Args:
-            api_key: the API key of the request.
-            may_fail: whether the follower has failed if it is late with a request that brokers answer at
-                once. Some clients close their connections themselves before a fetch is late.
+        If it `may_fail`, the follower has failed when it is late with a request that brokers answer at once.
+        Some clients close their connections themselves before a fetch is late.
         """
         now = self._state.now
         if api_key not in _AT_ONCE:
@@ -214,10 +200,7 @@ class Follower:
         self._alarm(due)
 
     def tick(self, now: float) -> None:
-        """Send responses that were held back. Look whether the follower answers.
-
-        If it does not, end the connection. The client then asks the leader.
-        """
+        """Send responses that were held back. If the follower does not answer, end the connection."""
         self._respond(now)
         state, silent = self._state, self._shared.silent(self._node_id(), now)
         if not (self.watched or silent or self._may_fail) or now < self._due:
@@ -257,10 +240,9 @@ class Follower:
         return inf
 
     def lose(self) -> None:
-        """Note that the broker has closed the connection: it may be about to stop."""
+        # The broker has closed the connection: it may be about to stop.
         if self.watched and self._state.phase is not Phase.CLOSING and self._state.fault is None:
             self._shared.failed(self._node_id(), "closed", self._state.now)
 
     def end(self) -> None:
-        """Forget the responses that are held back, because the connection has ended."""
         self._holds.clear()

@@ -10,7 +10,6 @@ from proxy.command.options import ConfigError, Given, Section, option
 from proxy.command.values import left_out, listed
 
 MAX_RACK_BYTES: Final = 249
-"""The maximum length of a rack's name in bytes."""
 
 
 def _rack(text: str) -> str:
@@ -60,7 +59,7 @@ class RackOptions(Section):
         "whose only line is that name (@/etc/podinfo/zone); the gateway then counts the bytes to and from "
         "brokers by zone (docs/users/zones.md)",
     )
-    """The rack of the gateway. Empty if bytes are not counted by zone."""
+    """Empty if bytes are not counted by zone."""
     rack_clients: frozenset[str] = option(
         metavar="ID[,ID]",
         parse=lambda text: frozenset(listed(text)),
@@ -72,15 +71,10 @@ class RackOptions(Section):
         needs="rack",
         live=True,
     )
-    """The client ids for which replicas are named as leaders."""
 
     def check(self, given: Mapping[str, Given]) -> None:
-        """Refuse an empty rack as a flag or in the environment. In a file, ``--show-config`` writes it.
-
-        Raises:
-            ConfigError: the rack is empty.
-        """
         rack = given["rack"]
+        # A file may have an empty rack: ``--show-config`` writes it.
         if not self.rack and rack.source in {"flag", "environment"}:
             raise ConfigError(
                 f"{rack.called}: it is empty; give a rack's name as in the brokers' broker.rack, "

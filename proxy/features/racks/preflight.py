@@ -22,7 +22,6 @@ def fits(options: RackOptions, cluster: Cluster) -> tuple[list[str], str]:
 
 
 def _in_rack(rack: str, brokers: int, racks: Mapping[int, str]) -> str:
-    """Return a sentence that says how many of the brokers are in the gateway's rack."""
     if here := sum(each == rack for each in racks.values()):
         verb = "is" if here == 1 else "are"
         return f"{here} of {brokers} broker{'s' * (brokers != 1)} {verb} in the rack {rack}."

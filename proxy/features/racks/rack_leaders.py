@@ -27,44 +27,41 @@ from proxy.protocol.primitives import UUID_BYTES, ProtocolError
 from proxy.protocol.replicas import NOBODY, NodeIds, Replicas, read_replicas, with_leaders
 
 MAX_BYTES: Final = 1 << 23
-"""The memory limit for known topics in bytes, enough for 300,000 partitions with three replicas. Topics that
-were in no response for longest are forgotten first."""
+"""The memory limit for known topics, enough for 300,000 partitions with three replicas. Topics that were in
+no response for longest are forgotten first."""
 MAX_CLIENTS: Final = 10_000
-"""The maximum number of clients for which it is remembered that they get true Metadata."""
+"""For how many clients it is remembered that they get true Metadata."""
 MAX_PLACES: Final = 1000
-"""The maximum number of topics and partitions for which this is remembered of one client. A client with more
-of them gets true Metadata for all topics."""
+"""For how many topics and partitions this is remembered of one client. A client with more of them gets true
+Metadata for all topics."""
 TRUE_SECONDS: Final = 60.0
-"""How long a client gets true Metadata for a partition that its replica did not serve, in seconds."""
+"""How long a client gets true Metadata for a partition that its replica did not serve."""
 LONG_SECONDS: Final = 300.0
-"""How long it does if that happens again within this time after the first time, in seconds."""
+"""How long it does if that happens again within this time after the first time."""
 LEAVES_SECONDS: Final = 10.0
-"""A client that got error 6 has asked for Metadata, and has left the replica, after this time in seconds. A
-client that still reads there has got no Metadata, or was led there again."""
+"""A client that got error 6 has asked for Metadata, and has left the replica, after this time. A client that
+still reads there has got no Metadata, or was led there again."""
 AWAY_SECONDS: Final = 3.0
-"""A client that got error 6 has asked a gateway at this address for Metadata after this time, in seconds."""
+"""A client that got error 6 has asked a gateway at this address for Metadata after this time."""
 PAUSE_SECONDS: Final = 30.0
-"""How long nobody is led to a follower after it has failed, in seconds. The leader may not know yet that it
-has failed."""
+"""How long nobody is led to a follower after it has failed. The leader may not know yet that it has
+failed."""
 MAX_PAUSE_SECONDS: Final = 300.0
 """The longest such pause. Each failure soon after the last pause doubles the pause."""
 _MORE_BYTES: Final = 400
-"""The memory for a known topic in bytes, in addition to its columns."""
+"""The memory for a known topic in addition to its columns."""
 _PARTITION, _LEADER, _EPOCH, _IN_SYNC = 0, 1, 2, 3
 """The columns of `_Known.table`. In-sync replicas are in the last ones."""
 
 
 class Racks(Protocol):
-    """The racks of the brokers, as far as they are known."""
+    """See `proxy.features.racks.racks.BrokerRacks`."""
 
-    def is_here(self, node_id: int | None) -> bool:
-        """Return whether a broker is known to be in the gateway's rack."""
+    def is_here(self, node_id: int | None) -> bool: ...
 
-    def may_be_here(self, node_id: int | None) -> bool:
-        """Return whether a broker is not known to be in another rack, or in none."""
+    def may_be_here(self, node_id: int | None) -> bool: ...
 
-    def learn(self, brokers: Iterable[BrokerRack]) -> None:
-        """Note the brokers of a response."""
+    def learn(self, brokers: Iterable[BrokerRack]) -> None: ...
 
 
 ALL: Final = b"", -1
@@ -72,12 +69,10 @@ ALL: Final = b"", -1
 
 
 class Pause(NamedTuple):
-    """A time in which nobody is led to a follower that has failed, or a client to no follower."""
+    """A time in which nobody is led to a follower that has failed, or a client to no follower. In seconds."""
 
     until: float = -inf
-    """When it ends, in seconds."""
     seconds: float = PAUSE_SECONDS
-    """How long it is, in seconds."""
 
     def after(self, now: float) -> "Pause":
         """Return the pause that begins now, because a follower has failed again."""
@@ -108,7 +103,6 @@ class _Known:
 
     @property
     def size(self) -> int:
-        """The memory of the topic in bytes."""
         return self.table.nbytes + _MORE_BYTES
 
 
@@ -130,34 +124,33 @@ class RackLeaders:
         self._clients = clients
         self._max_bytes = max_bytes
         self._topics: OrderedDict[bytes, _Known] = OrderedDict()
-        """The known topics by name. The first one was in no response for longest."""
+        """By name. The first one was in no response for longest."""
         self._names: dict[bytes, bytes] = {}
         """The names of known topics by topic id."""
         self.buffered = 0
         """The memory of all known topics in bytes."""
         self.named = 0
-        """The number of partitions in Metadata responses for which a replica was named as leader."""
+        """How many partitions in Metadata responses a replica was named for."""
         self.returns: Counter[str] = Counter(dict.fromkeys(RETURNS, 0))
         """How often a client, or all, got true Metadata for some time, by reason."""
         self.held = 0
-        """The number of responses that were held back."""
+        """How many responses were held back."""
         self.changes = 0
-        """The number of times that something else was learned of leaders, replicas or racks."""
+        """How often something else was learned of leaders, replicas or racks."""
         self._true: OrderedDict[tuple[str, str], dict[Place, Pause]] = OrderedDict()
         """The clients that get true Metadata, by client id and host, and the partitions for which they do."""
         self._asked: OrderedDict[tuple[str, str], float] = OrderedDict()
         """When each client last asked for Metadata, by client id and host, in seconds."""
         self._out: dict[int, Pause] = {}
-        """The brokers that have failed, by node id."""
+        """By node id."""
         self._stages: set[Reading] = set()
         self._silent: dict[int, float] = {}
-        """The brokers that were late with a request, each with the end of the pause, in seconds."""
+        """Until when a broker that was late with a request counts as silent, in seconds."""
 
     def __repr__(self) -> str:
         return f"<RackLeaders topics={len(self._topics)} named={self.named}>"
 
     def names_for(self, client_id: str) -> bool:
-        """Return whether replicas are named for a client."""
         return client_id in self._clients()
 
     def asks(self, client_id: str, host: str, now: float) -> None:
@@ -174,12 +167,7 @@ class RackLeaders:
     # What the process knows of leaders
 
     def leader_of(self, topic_key: bytes, partition: int) -> int | None:
-        """Return the node id of the true leader of a partition. None if it is not known, or if there is none.
-
-        Args:
-            topic_key: the topic's name, or its id.
-            partition: the partition's number.
-        """
+        """Return the node id of the true leader of a partition. None if it is not known, or there is none."""
         row = self._row(topic_key, partition)
         return None if row is None or row[_LEADER] < 0 else int(row[_LEADER])
 
@@ -199,11 +187,6 @@ class RackLeaders:
         """Return for which partitions of a topic a broker is a follower, and for which it is out of sync.
 
         Where nothing is known, it is neither.
-
-        Args:
-            topic_key: the topic's name, or its id.
-            partitions: the numbers of the partitions.
-            node_id: the broker.
         """
         known = self._topics.get(self._name(topic_key))
         if known is None or not len(known.table):
@@ -235,21 +218,16 @@ class RackLeaders:
     def learn(self, body: bytes, version: int, now: float) -> None:
         """Learn leaders, in-sync replicas and racks from a Metadata response that is not for the client.
 
-        Args:
-            body: the complete response without its header.
-            version: the version of the request.
-            now: the time in seconds.
+        `body` is the complete response without its header.
         """
         with suppress(ProtocolError):
             self._learn(read_replicas(body, version), now)
             self.racks.learn(read_racks(ApiKey.METADATA, version, body)[0])
 
     def _name(self, topic_key: bytes) -> bytes:
-        """Return the name of a topic, if it is known."""
         return self._names.get(topic_key, topic_key) if len(topic_key) == UUID_BYTES else topic_key
 
     def _row(self, topic_key: bytes, partition: int) -> NodeIds | None:
-        """Return the row of a partition in the table of its topic. None if it is not known."""
         known = self._topics.get(self._name(topic_key))
         if known is None:
             return None
@@ -258,15 +236,12 @@ class RackLeaders:
         return known.table[at] if at < len(numbers) and numbers[at] == partition else None
 
     def _learn(self, found: Replicas, now: float) -> None:
-        """Note all topics of a response.
-
-        The newest response wins, also with older epochs: the topic may be another one of the same name.
-        """
         lengths = [topic.end - topic.start for topic in found.topics]
         order = np.lexsort((found.partition, np.repeat(np.arange(len(lengths)), lengths)))
         columns = (found.partition, found.leader, found.epoch, *found.in_sync.T)
         table = np.column_stack(columns)[order]
         changed = False
+        # The newest response wins, also with older epochs: the topic may be another one of the same name.
         for topic in found.topics:
             if topic.name:
                 before = self._topics.get(topic.name)
@@ -297,11 +272,9 @@ class RackLeaders:
             self._names.pop(known.topic_id, None)
 
     def add(self, stage: Reading) -> None:
-        """Add the stage of a new connection."""
         self._stages.add(stage)
 
     def remove(self, stage: Reading) -> None:
-        """Remove the stage of a connection that has ended."""
         self._stages.discard(stage)
 
     # Replicas that have failed
@@ -309,12 +282,8 @@ class RackLeaders:
     def failed(self, node_id: int | None, how: str, now: float) -> None:
         """Note that a replica does not serve its clients. For some time no client is told of it.
 
-        If it is late with a request, it is probably late with others as well.
-
-        Args:
-            node_id: the broker, or None if it is unknown.
-            how: ``closed``, ``overdue`` or ``unreachable``.
-            now: the time in seconds.
+        `how` is ``closed``, ``overdue`` or ``unreachable``. If it is late with a request, it is probably late
+        with others as well.
         """
         self.returns[how] += 1
         if node_id is None:
@@ -332,8 +301,7 @@ class RackLeaders:
         return node_id is not None and now < self._silent.get(node_id, 0.0)
 
     def unreachable(self, node_id: int | None, now: float) -> None:
-        """Note that the gateway could not connect to a broker. If it is in the rack, it may be a follower."""
-        if self.racks.is_here(node_id):
+        if self.racks.is_here(node_id):  # it may be a follower
             self.failed(node_id, "unreachable", now)
 
     def _is_out(self, node_id: int, now: float) -> bool:
@@ -356,7 +324,7 @@ class RackLeaders:
             client_id: the client's id.
             host: the client's host.
             topics: the topics, by name or id. None for all topics.
-            seconds: how long, in seconds. A longer time that was given before stays.
+            seconds: how long. A longer time that was given before stays.
             reason: why, one of `RETURNS`.
             now: the time in seconds.
         """
@@ -368,12 +336,7 @@ class RackLeaders:
     def refused(self, client_id: str, host: str, places: Iterable[Place], reason: str, now: float) -> None:
         """Note that a follower does not serve a client. For some time the client gets true Metadata.
 
-        Args:
-            client_id: the client's id.
-            host: the client's host.
-            places: the partitions.
-            reason: why, one of `RETURNS`.
-            now: the time in seconds.
+        `reason` is one of `RETURNS`.
         """
         before = self._true.get((client_id, host), {})
         seconds: dict[Place, float] = {}
@@ -441,16 +404,8 @@ class RackLeaders:
         an epoch sends none in its fetches, so nothing is compared with it. An offline replica leaves the
         in-sync replicas.
 
-        Args:
-            body: the complete response without its header.
-            version: the version of the request.
-            client_id: the client's id.
-            host: the client's host.
-            now: the time in seconds.
-
-        Returns:
-            The new body, which has the same size. It is `body` itself if no leader is replaced, or if the
-            response is not understood. In the latter case nothing is learned.
+        `body` is the complete response without its header. The new body has the same size. It is `body`
+        itself if no leader is replaced, or if the response is not understood, so that nothing is learned.
         """
         try:
             found = read_replicas(body, version)
@@ -482,10 +437,6 @@ class SentAway:
     If it has not asked this gateway for Metadata since then, another gateway at the same address has led it
     here, and does not know of the trouble. The connection ends. Sooner or later a new one reaches that
     gateway, which then sees the trouble itself.
-
-    Args:
-        shared: what the connections of the process share.
-        state: the state of the connection.
     """
 
     __slots__ = ("_shared", "_since", "_state")
@@ -499,10 +450,8 @@ class SentAway:
     def note(self, client_id: str, place: Place, *, told_before: bool) -> None:
         """Note that the replica has refused what only the leader answers.
 
-        Args:
-            client_id: the client's id.
-            place: the partition. With the number -1, all partitions of a topic.
-            told_before: whether the client gets true Metadata for it already.
+        With `told_before`, the client gets true Metadata for it already. A partition with the number -1
+        stands for all partitions of its topic.
         """
         state, since = self._state, self._since.get(place, inf)
         if not told_before or since == inf or self._shared.has_asked(client_id, state.host, since):

@@ -31,17 +31,16 @@ from proxy.protocol.produce import wants_response
 from proxy.protocol.schemas import DELETE_RECORDS, PRODUCE
 
 TRUE_SECONDS: Final = 60.0
-"""How long a client gets true Metadata for a topic whose leader could not be asked for it, in seconds."""
+"""How long a client gets true Metadata for a topic whose leader could not be asked for it."""
 LONG_SECONDS: Final = 3600.0
-"""How long a client that is no pure consumer, or that often asks for offsets, gets true Metadata, in
-seconds."""
+"""How long a client that is no pure consumer, or that often asks for offsets, gets true Metadata."""
 OFTEN: Final = 3
-"""The number of times within `OFTEN_SECONDS` that make a client one that often asks for offsets."""
+"""A client that asks for offsets this many times within `OFTEN_SECONDS` asks often."""
 OFTEN_SECONDS: Final = 300.0
 MAX_CLIENTS: Final = 10_000
-"""The maximum number of clients and topics for which these times are remembered."""
+"""For how many clients and topics these times are remembered."""
 _MAX_HEADER: Final = 1 << 16
-"""The maximum number of bytes of a request that are kept until its client id has arrived."""
+"""How many bytes of a request are kept until its client id has arrived."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
@@ -51,7 +50,7 @@ _WRITES: Final = {
     _PRODUCE: (14, PRODUCE, "responses", "partition_responses", "index"),
     int(ApiKey.DELETE_RECORDS): (3, DELETE_RECORDS, "topics", "partitions", "partition_index"),
 }
-"""API key -> the first version that is not read, the schema of the response, and the names of its fields for
+"""By API key: the first version that is not read, the schema of the response, and the names of its fields for
 topics, partitions, and partition numbers."""
 _SEEN: Final = frozenset({*OFFSETS, *_WRITES, *_FOR_LEADERS})
 
@@ -88,11 +87,8 @@ class Troubles:
     def unanswered(self, client_id: str, host: str, topic: bytes, now: float) -> float:
         """Note that leaders of a topic could not be asked for a client's ListOffsets.
 
-        While the client gets true Metadata for the topic, further times do not count: it may have many
-        consumers.
-
-        Returns:
-            How long the client gets true Metadata for the topic, in seconds.
+        Return how long the client gets true Metadata for the topic, in seconds. Until then, further times do
+        not count: it may have many consumers.
         """
         key = client_id, host, topic
         times = self._times.setdefault(key, deque(maxlen=OFTEN))
@@ -106,13 +102,7 @@ class Troubles:
 
 
 class FollowOffsets(Over):
-    """Buffers the response to a request for offsets, and has leaders asked for what is missing in it.
-
-    Args:
-        inner: makes the response.
-        stage: the stage of the connection.
-        asked: the client's request.
-    """
+    """Buffers the response to a request for offsets, and has leaders asked for what is missing in it."""
 
     __slots__ = ("_asked", "_pieces", "_size", "_stage", "held")
 
@@ -127,11 +117,9 @@ class FollowOffsets(Over):
 
     @property
     def buffered(self) -> int:  # type: ignore[override]  # of both handlers
-        """See `Handler.buffered`."""
         return self._inner.buffered + self._size
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now."""
         pieces = [*self._pieces, *self._inner.feed(chunk, last=last)]
         if not last and self._stage.may_hold:
             self._pieces, self._size = pieces, sum(map(len, pieces))
@@ -144,23 +132,14 @@ class FollowOffsets(Over):
         return pieces
 
     def end(self, request: InFlight) -> bool:
-        """Return whether the client's response is complete, and not held back."""
         return self._inner.end(request) and not self.held
 
     def passes(self, size: int) -> bool:
-        """Return whether the response is too large to be buffered, so that it is forwarded."""
         return not self._stage.may_hold and self._inner.passes(size)
 
 
 class SeeRefusals(Over):
-    """Looks for partitions of a write that the broker does not lead. The response passes unchanged.
-
-    Args:
-        inner: makes the response.
-        stage: the stage of the connection.
-        api_key: the API key of the request.
-        version: the version of the request.
-    """
+    """Looks for partitions of a write that the broker does not lead. The response passes unchanged."""
 
     __slots__ = ("_api_key", "_chunks", "_size", "_stage", "_version")
 
@@ -173,11 +152,9 @@ class SeeRefusals(Over):
 
     @property
     def buffered(self) -> int:  # type: ignore[override]  # of both handlers
-        """See `Handler.buffered`."""
         return self._inner.buffered + self._size
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now."""
         if self._stage.may_hold:
             self._chunks.append(chunk)
             self._size += len(chunk)
@@ -187,18 +164,13 @@ class SeeRefusals(Over):
         return self._inner.feed(chunk, last=last)
 
     def passes(self, _size: int) -> bool:
-        """Return False, because each byte is looked at."""
         return False
 
 
 class RackOffsetsStage(Stage):
     """Handles what only leaders answer, on one connection of a client for which replicas are named.
 
-    Args:
-        leaders: knows the leaders, and for which clients replicas are named.
-        troubles: what the connections of the process share.
-        node_id: returns the node id of the broker, or None while it is unknown.
-        state: the state of the connection.
+    `node_id` returns the node id of the broker, or None while it is unknown.
     """
 
     __slots__ = (
@@ -227,9 +199,9 @@ class RackOffsetsStage(Stage):
         self._retry: LeaderRetry | None = None
         self._sent_away = SentAway(leaders, state)
         self._client_id = ""
-        """The client id in the last request that was looked at."""
+        """That of the last request that was looked at."""
         self._asked: OffsetsRequest | None = None
-        """The request for offsets that is being processed."""
+        """The request for offsets in work."""
         self._fetches_as: tuple[str, str] | None = None
         """Client id and host, as which the connection counts as one that has fetched. None if it does not."""
         troubles.stages.add(self)
@@ -240,23 +212,20 @@ class RackOffsetsStage(Stage):
         resume: Callable[[], None],  # noqa: ARG002 - as every stage
         settle: Callable[[], None],  # noqa: ARG002 - as every stage
     ) -> None:
-        """See `Stage.connect_core`."""
         self._retry = next((each for each in self._state.stages if isinstance(each, LeaderRetry)), None)
 
     @property
     def may_hold(self) -> bool:
-        """Return whether the arriving response is small enough to be buffered."""
+        """Whether the arriving response is small enough to be buffered."""
         return self._state.response_size <= MAX_BYTES
 
     @property
     def _is_named(self) -> bool:
-        """Whether replicas are named for the client of the last request."""
         return self._leaders.names_for(self._client_id)
 
     # Requests
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """Read a request for offsets, and notice requests of a client that is no pure consumer."""
         self._asked = None
         if api_key == _FETCH and version < MIN_VERSION:
             with suppress(ProtocolError):
@@ -294,7 +263,6 @@ class RackOffsetsStage(Stage):
         return data
 
     def around(self, request: InFlight) -> Handler:
-        """Return the handler of a request that only leaders answer."""
         asked, self._asked = self._asked, None
         if asked is not None:
             return FollowOffsets(request.handler, self, asked)
@@ -303,7 +271,6 @@ class RackOffsetsStage(Stage):
         return request.handler
 
     def repeats(self, api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
-        """Return False for requests that are looked at."""
         return api_key not in _SEEN or not self._is_named
 
     @property
@@ -314,9 +281,8 @@ class RackOffsetsStage(Stage):
     # Fetches
 
     def before_fetch(self, frame: bytes, version: int, _body: int) -> tuple[bytes, int] | None:
-        """Give a client true Metadata for an hour if its fetches have versions that no follower answers."""
         state = self._state
-        if version < RAISED:
+        if version < RAISED:  # no follower answers it
             self._is_too_old(state.client_id)
         if self._fetches_as is None and self._leaders.names_for(state.client_id):
             self._fetches_as = state.client_id, state.host
@@ -334,7 +300,7 @@ class RackOffsetsStage(Stage):
             leaders.distrust(client_id, state.host, None, TRUE_SECONDS, "login", state.now)
 
     def may_raise(self) -> bool:
-        """Return whether a fetch of v10 may have to be raised (`proxy.features.racks.raise_fetch`)."""
+        """See `RaiseFetch`."""
         return self._leaders.names_for(self._state.client_id)
 
     def raises(self, fetch: FetchRequest) -> bool:
@@ -368,10 +334,7 @@ class RackOffsetsStage(Stage):
     # Responses
 
     def receive(self, handler: FollowOffsets, asked: OffsetsRequest, pieces: list[Buffer]) -> list[Buffer]:
-        """Have leaders asked for the partitions that the broker does not lead.
-
-        Return the client's bytes that are ready now.
-        """
+        """Have leaders asked for the partitions that the broker does not lead. Return the client's bytes."""
         frame = b"".join(pieces)
         leaders: dict[Place, Leader | None] = {}
         led_by_none: list[Place] = []
@@ -462,11 +425,9 @@ class RackOffsetsStage(Stage):
     # The connection
 
     def forget_plans(self) -> None:
-        """Take no request on the fast path before it was looked at once more."""
         self._state.plans.forget()
 
     def end(self) -> None:
-        """Note that the connection fetches no more."""
         self._troubles.stages.discard(self)
         key, self._fetches_as = self._fetches_as, None
         if key is not None:
@@ -477,13 +438,9 @@ class RackOffsetsStage(Stage):
 
 
 def _is_refused_unseen(api_key: int, version: int, data: bytes, size: int) -> bool:
-    """Return whether no response shows that a follower refuses a write.
+    """Return whether no response shows that a follower refuses a write, one of `_WRITES`.
 
-    Args:
-        api_key: the API key, one of `_WRITES`.
-        version: the version of the request.
-        data: the request, or its beginning.
-        size: the size of the request.
+    `data` is the request or its beginning, `size` the size of the request.
     """
     if version >= _WRITES[api_key][0]:
         return True

@@ -10,18 +10,11 @@ from proxy.protocol.api import LENGTH_BYTES, response_header
 from proxy.protocol.primitives import Buffer, ProtocolError, Truncated
 
 MAX_READ: Final = 1 << 18
-"""The first bytes of a response in which the brokers must be, to be read: 1,000 brokers take 100 KB."""
+"""The brokers must be in the first bytes of a response, to be read: 1,000 brokers take 100 KB."""
 
 
 class LearnRacks(Over):
-    """Reads the brokers at the beginning of a response. Another handler makes the client's response.
-
-    Args:
-        inner: makes the client's response.
-        racks: gets the brokers.
-        api_key: the API key of the request.
-        version: the version of the request.
-    """
+    """Reads the brokers at the beginning of a response. `inner` makes the client's response."""
 
     __slots__ = ("_begins", "_next", "_racks", "_size", "api_key", "version")
 
@@ -37,11 +30,9 @@ class LearnRacks(Over):
 
     @property
     def buffered(self) -> int:  # type: ignore[override]  # of both handlers
-        """See `Handler.buffered`."""
         return self._inner.buffered + self._size
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Read the brokers if they have arrived, and return the client's bytes."""
         if (begins := self._begins) is not None:
             if not begins and self._racks.knows((self.api_key, self.version), chunk):
                 self._begins = None
@@ -65,17 +56,11 @@ class LearnRacks(Over):
         self._begins, self._size = None, 0
 
     def passes(self, size: int) -> bool:
-        """See `Handler.passes`."""
         return self._begins is None and self._inner.passes(size)
 
 
 class RackStage(Stage):
-    """Reads the racks of brokers in the responses of one connection.
-
-    Args:
-        racks: gets the racks.
-        _state: the state of the connection.
-    """
+    """Reads the racks of brokers in the responses of one connection."""
 
     __slots__ = ("_racks",)
 
@@ -83,11 +68,9 @@ class RackStage(Stage):
         self._racks = racks
 
     def around(self, request: InFlight) -> Handler:
-        """Return a handler that reads the brokers, if the response has their racks."""
         if request.version not in VERSIONS.get(request.api_key, ()):
             return request.handler
         return LearnRacks(request.handler, self._racks, request.api_key, request.version)
 
     def repeats(self, api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
-        """Return False for requests whose responses are read."""
-        return api_key not in VERSIONS
+        return api_key not in VERSIONS  # their responses are read

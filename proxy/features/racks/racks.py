@@ -62,10 +62,7 @@ class BrokerRack(NamedTuple):
 def read_racks(api_key: int, version: int, body: bytes) -> tuple[list[BrokerRack], int]:
     """Return the brokers in a response of one of `VERSIONS`, and the offset at which they end.
 
-    Args:
-        api_key: the API key of the request.
-        version: the version of the request.
-        body: the response without its header. It may end after the brokers.
+    `body` is the response without its header. It may end after the brokers.
 
     Raises:
         ProtocolError: the body does not match the version, or ends before the last broker.
@@ -89,9 +86,6 @@ class BrokerRacks:
 
     A broker is known by its node id, and by the address in the response. Without a node id, the address
     decides: a transparent gateway may have clients of several clusters, which have the same node ids.
-
-    Args:
-        rack: the rack of the gateway.
     """
 
     def __init__(self, rack: str) -> None:
@@ -112,25 +106,15 @@ class BrokerRacks:
         return f"<BrokerRacks of {self.rack} {self.by_node}>"
 
     def knows(self, kind: tuple[int, int], frame: bytes) -> bool:
-        """Return whether a response begins like one whose brokers were noted, so that nothing can be learned.
+        """Return whether a response, or its beginning, has the brokers of the last one, in the same bytes.
 
-        Most responses have the same brokers as the last one, in the same bytes.
-
-        Args:
-            kind: API key and version of the request.
-            frame: the response, or its beginning.
+        Most have. `kind` is the API key and version of the request.
         """
         learned = self._learned.get(kind)
         return learned is not None and frame.startswith(learned, RESPONSE_START_BYTES)
 
     def read(self, api_key: int, version: int, frame: bytes, at: int) -> None:
-        """Note the brokers of a response.
-
-        Args:
-            api_key: the API key of the request.
-            version: the version of the request.
-            frame: the response. It may end after the brokers.
-            at: the offset of the body.
+        """Note the brokers of a response, whose body is at `at`. It may end after the brokers.
 
         Raises:
             ProtocolError: as for `read_racks`.
@@ -181,12 +165,7 @@ class BrokerRacks:
 
 
 def zone_of(broker_rack: str, rack: str) -> Zone:
-    """Return the zone of a broker, seen from a gateway in the rack `rack`.
-
-    Args:
-        broker_rack: the rack of the broker, "" if it is unknown.
-        rack: the rack of the gateway.
-    """
+    """Return the zone of a broker, seen from a gateway in the rack `rack`. An unknown rack is ""."""
     if not broker_rack:
         return Zone.UNKNOWN
     return Zone.SAME if broker_rack == rack else Zone.OTHER

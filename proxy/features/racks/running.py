@@ -1,7 +1,4 @@
-"""Counts the bytes with brokers by zone: ``--rack``.
-
-It also has what ``--rack-clients`` needs of a process.
-"""
+"""Counts the bytes with brokers by zone: ``--rack``. Also has what ``--rack-clients`` needs of a process."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -31,7 +28,7 @@ class _Counted:
 
     def __init__(self) -> None:
         self.kinds = [0] * len(WHAT)
-        """The bytes by kind, in the order of `WHAT`."""
+        """In the order of `WHAT`."""
         self.records_other_zone = 0
 
 
@@ -41,10 +38,6 @@ class RackAudit(Running[RackOptions, Zones]):
     The core counts bytes by kind anyway, so nothing is done for each frame. Every few seconds, the audit
     reads the counts of each link, and adds the new bytes to the zone of the link's broker. A byte counts for
     the zone that is known then. If the rack becomes known only later, earlier bytes stay `unknown`.
-
-    Args:
-        process: the process.
-        options: the options. They name the gateway's rack.
     """
 
     def __init__(self, process: Process, options: RackOptions) -> None:
@@ -53,31 +46,26 @@ class RackAudit(Running[RackOptions, Zones]):
         self.racks = BrokerRacks(options.rack)
         self.racks.changed = self._changed
         self._leaders = RackLeaders(self.racks, lambda: self._options.rack_clients)
-        """What is known of leaders, for ``--rack-clients``."""
+        """For ``--rack-clients``. So are `_troubles` and `_clients`."""
         self._troubles = Troubles()
         self._clients: dict[LinkInfo, RackClientsStage] = {}
-        """The stage for ``--rack-clients`` of each open link."""
         self._byte_counts = Counter[tuple[str, str]]()
         """See `Zones.byte_counts`."""
         self._counted: dict[LinkInfo, _Counted] = {}
         self._unresolved: list[BrokerRack] = []
         """Brokers whose host names could not be looked up. `look` tries again."""
         self._warned = False
-        """Whether the log has said that no broker is in the gateway's rack."""
 
     @property
     def repeats(self) -> frozenset[str]:
-        """Only leaders have the offsets."""
+        # Only leaders have the offsets.
         return frozenset({"offsets"} if self._options.rack_clients else ())
 
     def stages(self, link: LinkInfo) -> Sequence[MakeStage]:
-        """Return the stages. They are made even if no client is named yet.
-
-        A reload may name the client of this connection, and it then reads here from a replica.
-        """
         learns = partial(RackStage, self.racks)
         if self._process.transparent:
             return (learns,)
+        # The stages are made even if no client is named yet: a reload may name the client of this connection.
         node_id = partial(self.node_of, link)
         made: list[RackOffsetsStage] = []
 
@@ -95,7 +83,6 @@ class RackAudit(Running[RackOptions, Zones]):
         return offsets, raises, clients, learns
 
     def reloaded(self, options: RackOptions) -> None:
-        """Apply the client ids, which are live."""
         self._options = options
         self._troubles.forget_plans()
 
@@ -111,14 +98,13 @@ class RackAudit(Running[RackOptions, Zones]):
         return broker.node_id if broker is not None else None
 
     def unreachable(self, link: LinkInfo) -> None:
-        """Note that a link's broker could not be reached. If it is in the rack, nobody can read from it."""
-        if self._names:
+        if self._names:  # a broker in the rack: nobody can read from it
             self._leaders.unreachable(self.node_of(link), monotonic())
 
     def zone_of(self, link: LinkInfo) -> Zone:
         """Return the zone of a link's broker.
 
-        In transparent mode, only the broker's address is known. This also applies to links to the bootstrap.
+        In transparent mode, and on links to the bootstrap, only the broker's address is known.
         """
         if not self._process.transparent and link.node_id is not None:
             return self.racks.zone(link.node_id)
@@ -126,7 +112,6 @@ class RackAudit(Running[RackOptions, Zones]):
         return self.racks.zone_at(address.host, address.port) if address is not None else Zone.UNKNOWN
 
     def described(self, link: LinkInfo) -> dict[str, object]:
-        """Return the fields that `/state` shows of an open link."""
         self._count(link)
         client = self._clients.get(link)
         return {
@@ -136,10 +121,6 @@ class RackAudit(Running[RackOptions, Zones]):
         }
 
     def look(self, links: Iterable[LinkInfo]) -> None:
-        """Count the bytes since the last call. Call this every few seconds.
-
-        Warn once if no broker is in the gateway's rack.
-        """
         for link in links:
             self._count(link)
         self._warn()
@@ -147,13 +128,11 @@ class RackAudit(Running[RackOptions, Zones]):
         self._look_up(unresolved)
 
     def closed(self, link: LinkInfo) -> None:
-        """Count the last bytes of a link."""
-        self._count(link)
+        self._count(link)  # its last bytes
         del self._counted[link]
         self._clients.pop(link, None)
 
     def counted(self, links: Iterable[LinkInfo]) -> Zones:
-        """Return what was counted so far."""
         self.look(links)
         return Zones(
             rack=self._options.rack,
@@ -164,7 +143,6 @@ class RackAudit(Running[RackOptions, Zones]):
         )
 
     def _replicas(self) -> ReplicaFigures | None:
-        """See `Zones.reads`."""
         if not self._names:
             return None
         leaders = self._leaders
@@ -172,19 +150,16 @@ class RackAudit(Running[RackOptions, Zones]):
 
     @property
     def _names(self) -> bool:
-        """Whether replicas are named for any client."""
         return bool(self._options.rack_clients)
 
     @property
     def _racks(self) -> dict[str, str]:
-        """See `Zones.racks`."""
         if not self._process.transparent:
             return {str(node_id): rack for node_id, rack in self.racks.by_node.items()}
         return {str(Address(host, port)): each.rack for (host, port), each in self.racks.by_address.items()}
 
     @property
     def _racks_of_known(self) -> dict[int, str]:
-        """See `Zones.racks_of_known`."""
         if not self._process.transparent:
             return self.racks.by_node.copy()
         known = ((node_id, broker.address) for node_id, broker in self._process.brokers_known.items())
@@ -210,12 +185,11 @@ class RackAudit(Running[RackOptions, Zones]):
         self._leaders.changed()
 
     def _look_up(self, brokers: Iterable[BrokerRack]) -> None:
-        """Look up the host names of brokers."""
         for broker in brokers:
             self._process.spawn(self._resolve(broker))
 
     async def _resolve(self, broker: BrokerRack) -> None:
-        """Note the IPs of a broker, because transparent mode knows only the IP of a link's broker."""
+        # Transparent mode knows only the IP of a link's broker.
         try:
             ips = await self._process.ips(broker.host)
         except OSError:
@@ -227,7 +201,6 @@ class RackAudit(Running[RackOptions, Zones]):
                 self.racks.found_at(ip, broker)
 
     def _warn(self) -> None:
-        """Warn once if brokers have racks, but none of them has the gateway's rack."""
         rack, known = self._options.rack, sorted({each for each in self._racks.values() if each})
         if self._warned or not known or rack in known:
             return
