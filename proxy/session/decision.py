@@ -1,6 +1,6 @@
 """The decisions on a fetch: send it through the session in one of three forms, or forward it.
 
-This module sends nothing. `Fetches` makes the decision and sends the fetch in the decided form.
+`Fetches` makes the decision and sends the fetch in the decided form.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,7 @@ from proxy.protocol.fetch_request import Listing
 
 @final
 class Reason(StrEnum):
-    """Reasons to forward a request or a connection unchanged.
-
-    They are a label of `fetchgate_passthrough_total`.
-    """
+    """Reasons to forward a request or a connection unchanged: a label of `fetchgate_passthrough_total`."""
 
     NATIVE = "native session"
     """The client uses sessions of its own with the broker, or the fetch requests one."""
@@ -29,10 +26,8 @@ class Reason(StrEnum):
     LEFT_OUT = "session leaves out partitions"
     """On this connection, the broker has twice lost a partition of a session: see `Loss.LEFT_OUT`."""
     NOT_A_CONSUMER = "not a consumer"
-    """The fetch has a replica id, so it is from a broker or a controller, not from a consumer.
-
-    In a session, the reason is `NATIVE`.
-    """
+    """The fetch has a replica id: it is from a broker or a controller. In a session, the reason is
+    `NATIVE`."""
     TAGS = "tags"
     """The fetch has tags, or a response of the session has had tags in its header or in a topic element."""
     FORGETS = "forgets without a session"
@@ -54,25 +49,19 @@ class Reason(StrEnum):
     """The option --keep-order is on, and an earlier response probably had no room for all available records.
     So the fetch is sent in the client's own order."""
     MEMORY = "memory"
-    """A memory limit of the process is reached: the limit for buffered responses, or the limit for incomplete
-    requests and listed partitions."""
+    """A memory limit of the process is reached: for buffered responses, or for incomplete requests and listed
+    partitions."""
     RESTING = "resting"
-    """Sessions have cost this connection more bytes than they saved.
-
-    The connection uses no session until it has transferred many times the lost bytes.
-    """
+    """Sessions have cost this connection more bytes than they saved. It uses no session until it has
+    transferred many times the lost bytes."""
     NO_SESSION_YET = "no session yet"
-    """The last session did not save bytes, or fetches have cost too few bytes so far.
-
-    A session must save more bytes than its close request costs.
-    """
+    """The last session did not save bytes, or fetches have cost too few bytes so far: a session must save
+    more bytes than its close request costs."""
     NO_SLOT = "no slot left"
     """The gateway already uses as many sessions as --max-sessions allows."""
     NO_BROKER_SLOT = "no slot at the broker"
     """The broker has refused or evicted sessions of this connection, because all its session slots are used.
-
-    The connection requests the next session after a wait of up to six minutes.
-    """
+    The next session is requested after a wait of up to six minutes."""
     NOT_SMALLER = "delta not smaller"
     """The incremental fetch and its response would probably not be smaller than the full fetch and the full
     response."""
@@ -99,18 +88,15 @@ class Reason(StrEnum):
     """In transparent mode: the connection uses another protocol than Kafka's."""
 
     def __repr__(self) -> str:
-        """Return the reason as a plain string for log lines."""
-        return repr(self.value)
+        return repr(self.value)  # for log lines
 
 
 # Tuples, because hashing a member of an enum takes a call, and comparing two takes none.
 PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY)
 """Temporary reasons to forward a fetch. The session is kept."""
 FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS, Reason.LEFT_OUT)
-"""Lasting reasons to forward fetches. They close the session at once.
-
-NATIVE also closes the session, see `Fetches._leave_unused`.
-"""
+"""Lasting reasons to forward fetches. They close the session at once. So does NATIVE, see
+`Fetches._leave_unused`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,28 +104,23 @@ class Delta:
     """The differences between a fetch and the session."""
 
     rows: Rows
-    """For each entry of the fetch, the row of its partition in the table, or -1 if the partition is not in
-    the table."""
+    """For each entry of the fetch, the row of its partition in the table, or -1."""
     added: Rows
-    """The positions of added entries in the fetch: their partitions are not in the session."""
+    """The positions of entries whose partitions are not in the session."""
     altered: Rows
-    """The positions of altered entries in the fetch, grouped by topic: they differ from the entries that were
-    last sent."""
+    """The positions of entries that differ from those last sent, grouped by topic."""
     forgotten: Rows
     """The rows of session partitions that the fetch no longer lists."""
     topics: list[tuple[bytes, bytes]]
-    """The topic elements to send: elements with added entries first, then elements with altered entries."""
+    """The topic elements to send: those with added entries first, then those with altered entries."""
     forgotten_topics: list[tuple[bytes, bytes]]
     turned: bool
-    """Whether the fetch lists the same partitions in the same order as the previous fetch. It may begin at
-    another partition."""
+    """Whether the fetch lists the partitions of the previous fetch in the same order, perhaps from another
+    one on."""
 
     @property
     def size(self) -> int:
-        """The number of bytes in the entries, topic keys and forgotten partitions.
-
-        Length fields and tags are not included.
-        """
+        """The bytes of the entries, topic keys and forgotten partitions, without length fields and tags."""
         listed = sum(len(key) + len(block) for key, block in self.topics)
         return listed + sum(len(key) + len(block) for key, block in self.forgotten_topics)
 
@@ -156,7 +137,6 @@ class Incremental:
     """The fetch is sent as an incremental fetch, with only its differences from the session."""
 
     frame: bytes
-    """The frame of the incremental fetch."""
     listing: Listing
     delta: Delta
 
@@ -170,12 +150,11 @@ class Rotated:
     """
 
     frame: bytes
-    """The frame of the incremental fetch."""
     first: int
-    """The row of the session's table for the first entry of the fetch."""
+    """The row of the table for the first entry of the fetch."""
     altered: Sequence[tuple[int, bytes]]
-    """The entries that differ from the table: the row and the bytes of each one."""
+    """The entries that differ from the table, each with its row."""
 
 
 Decision: TypeAlias = Reason | Full | Incremental | Rotated
-"""How to send a fetch. If it is a `Reason`, the client's fetch is forwarded without the gateway's session."""
+"""How to send a fetch. For a `Reason`, it is forwarded without the gateway's session."""

@@ -1,8 +1,7 @@
 """Expands a session's response to the response that a broker would have sent without a session.
 
-The expanded response has an entry for each requested partition, in the order of the request; entries with
-errors of `FOUND_BEFORE_READING` are last. The entry is the broker's, or the cached one if the broker sent
-none. Large entries are views of the received frame.
+It has an entry for each requested partition, in the order of the request; entries with errors of
+`FOUND_BEFORE_READING` are last. The entry is the broker's, or the cached one if the broker sent none.
 """
 
 from collections.abc import Sequence
@@ -41,7 +40,7 @@ class Expansion:
     """The parts from which an expanded response is made."""
 
     layout: FetchLayout
-    """The layout of the client's version. For v4 to v6, the table's layout is v7."""
+    """That of the client's version. For v4 to v6, the table's layout is v7."""
     listing: Listing
     table: PartitionTable
     rows: Rows
@@ -57,11 +56,11 @@ class Expansion:
     received: Received
     """The frame that the broker sent."""
     starved: Sequence[int]
-    """The rows of partitions whose records did not fit into the response, although the broker has records."""
+    """The rows of partitions whose records did not fit into the response."""
     correlation_id: bytes
     throttle_time_ms: int
     tags: bytes
-    """The tag buffer at the end of the response body. Empty below v12."""
+    """The tag buffer at the end of the body. Empty below v12."""
 
 
 def expand(expansion: Expansion) -> tuple[list[Buffer], int]:
@@ -85,10 +84,7 @@ def expand(expansion: Expansion) -> tuple[list[Buffer], int]:
 
 
 def _order(expansion: Expansion) -> Rows | None:
-    """Return the positions of partitions in the request, in the order of the response.
-
-    None if the orders are equal.
-    """
+    """Return the request's positions in the order of the response. None if both orders are equal."""
     if not expansion.late:
         return None
     found = sorted(
@@ -121,7 +117,7 @@ def _regrouped(listing: Listing, order: Rows) -> tuple[list[bytes], list[int]]:
 def _template(
     expansion: Expansion, keys: list[bytes], counts: list[int], rows: Rows
 ) -> tuple[bytearray, list[int]]:
-    """Return a response with only cached entries, and the offset of each topic's entries in that response."""
+    """Return a response with only cached entries, and the offset of each topic's entries in it."""
     layout = expansion.layout
     head = response_head(layout, expansion.correlation_id, expansion.throttle_time_ms) + layout.count(
         len(keys)

@@ -1,11 +1,8 @@
 """The client half of KIP-227 (Kafka's FetchSessionHandler): a fetch session for one connection to one broker.
 
 A session is a pair (id, epoch) and a list of partitions, which both sides remember. The handler has the pair
-for the *next* request, the partitions and the state. Its transitions are in the three tables of
-`proxy.session.state`.
-
-If a session response and the table do not contain everything that a full response needs, the fetch is sent
-again in full.
+for the *next* request. Its transitions are in the three tables of `proxy.session.state`. If a session
+response and the table do not contain everything that a full response needs, the fetch is sent again in full.
 """
 
 from collections.abc import Sequence
@@ -37,11 +34,8 @@ from proxy.session.state import (
 )
 
 UNSHARDED_ID: Final = 2_147_483_640
-"""The lowest session id that belongs to no shard in brokers from 3.8 on.
-
-Such a broker responds to requests with this id or a higher one with error -1, at every epoch (fetch-semantics
-2.2, case 96).
-"""
+"""The lowest session id that belongs to no shard in brokers from 3.8 on. Such a broker responds to requests
+with this id or a higher one with error -1, at every epoch (fetch-semantics 2.2, case 96)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,15 +44,13 @@ class SessionResult:
 
     action: Action
     reason: str = ""
-    """The reason, as text, why the response can't be used. It is "" if the response can be used."""
+    """Why the response can't be used. "" if it can."""
     loss: Loss | None = None
-    """How the broker lost the session without sending an error. None if the session was not lost like
-    this."""
+    """How the broker lost the session without sending an error."""
     entries: list[PartitionResponse] = field(default_factory=list)
-    """The entries that are forwarded unchanged. All other entries of the client's response come from the
-    table."""
+    """The entries that are forwarded unchanged. All others of the client's response come from the table."""
     rows: list[int] = field(default_factory=list)
-    """For each of `entries`, the row of its partition in the table."""
+    """The row of each of `entries` in the table."""
     size: int = 0
     """The size of `entries` in bytes."""
     errors: set[int] = field(default_factory=set)
@@ -66,18 +58,12 @@ class SessionResult:
 
     @property
     def late(self) -> bool:
-        """Whether the response has errors that a broker finds before it reads records.
-
-        A broker sends entries with such errors last.
-        """
+        """Whether the response has errors that a broker finds before it reads records, and sends last."""
         return not FOUND_BEFORE_READING.isdisjoint(self.errors)
 
     @property
     def news(self) -> Sequence[int]:
-        """The rows of entries that the next fetch will probably change.
-
-        Rows with errors that the broker finds before it reads records are left out.
-        """
+        """The rows of entries that the next fetch will probably change."""
         if not self.late:
             return self.rows
         entries = zip(self.rows, self.entries, strict=True)
@@ -94,11 +80,10 @@ class _Taken:
         self.runs = 0
         self.entries = 0
         self.errors = 0
-        """The number of entries in the response that have an error."""
         self.misfit = ""
         self.result = SessionResult(_COMPLETE)
         self.rows: set[int] = set()
-        """The rows of all entries that are parsed so far, without those in runs."""
+        """The rows of all entries so far, without those in runs."""
         self.empty: set[int] = set()
         """The rows of the entries in runs. Only used for a response that is looked through (see `check`)."""
 
@@ -122,30 +107,26 @@ class FetchSessionHandler:
     def __init__(self) -> None:
         self.state = SessionState.NONE
         self.session_id = 0
-        """The session id for the next request, or 0. It may be the id of a session that the gateway no longer
-        uses.
-
-        In that case the next full fetch contains the id, so that the broker drops the session.
-        """
+        """For the next request, or 0. It may be the id of a session that the gateway no longer uses: the next
+        full fetch contains it, so that the broker drops that session."""
         self.epoch = 0
-        """The epoch for the next request. The value 0 requests a new session."""
+        """For the next request. 0 requests a new session."""
         self.table: PartitionTable | None = None
         """The partitions of the session. Without a session, the partitions of the last fetch."""
         self.rotation: Rotation | None = None
-        """The fast path for fetches whose list of partitions is only rotated. None if the last fetch was not
-        a rotation."""
+        """The fast path if the list of the last fetch was only rotated."""
         self._taken: _Taken | None = None
         self._due: dict[tuple[bytes, int], int] = {}
         """Partitions that the session's next response must contain, each with the high watermark that the
         broker last sent in the session."""
         self._readable: set[tuple[bytes, int]] = set()
-        """Partitions that the session's next response must contain if this response has no records."""
+        """Partitions that the session's next response must contain if it has no records."""
         self._unread: set[tuple[int, int]] = set()
-        """The row and the fetch offset of partitions that had more to read when `waits` was last called: the
-        first `_MAX_UNREAD` of them."""
+        """The row and the fetch offset of the first `_MAX_UNREAD` partitions that had more to read when
+        `waits` was last called."""
         self._stuck: set[int] = set()
-        """The rows of partitions that had more to read at the last two calls of `waits`, and did not advance:
-        the fetch offset was the same."""
+        """The rows of partitions that had more to read at the last two calls of `waits`, at the same fetch
+        offset."""
 
     def __repr__(self) -> str:
         size = self.table.size if self.table is not None else 0
@@ -161,7 +142,6 @@ class FetchSessionHandler:
 
     @property
     def outstanding(self) -> bool:
-        """Whether a fetch of the session has no response yet."""
         return self.state not in IDLE
 
     @property
@@ -172,7 +152,7 @@ class FetchSessionHandler:
     # Decide
 
     def rotated(self, frame: bytes, topics: Topics) -> Rotated | None:
-        """Return the incremental form of a fetch if `rotation` recognises the fetch, otherwise None."""
+        """Return the incremental form of a fetch if `rotation` recognises the fetch."""
         rotation = self.rotation
         if rotation is None or rotation.table is not self.table or rotation.topics is not topics:
             return None
@@ -200,8 +180,7 @@ class FetchSessionHandler:
     def compare(self, listing: Listing) -> Delta | None:
         """Return the differences between a fetch and the table. Only the positions in the table are changed.
 
-        Returns:
-            None if there is no table of the fetch's version, or if the fetch lists a partition twice.
+        None if there is no table of the fetch's version, or if the fetch lists a partition twice.
         """
         table = self.table
         if table is None or table.layout is not listing.layout:
@@ -234,9 +213,8 @@ class FetchSessionHandler:
     def learn_listing(self, listing: Listing, isolation_level: int) -> bool:
         """Replace the table by a new table with the partitions of a full fetch.
 
-        Returns:
-            False if a partition is listed twice, or if the partition numbers are too sparse. Then there is no
-            table.
+        If a partition is listed twice, or the partition numbers are too sparse, return False. Then there is
+        no table.
         """
         table = PartitionTable(listing.layout, isolation_level)
         everything = np.arange(len(listing))
@@ -248,11 +226,9 @@ class FetchSessionHandler:
         return True
 
     def learn(self, listing: Listing, isolation_level: int) -> Delta | None:
-        """Apply a fetch to the table while there is no session.
+        """Apply a fetch to the table while there is no session. Return the differences from the last one.
 
-        Returns:
-            The differences from the previous fetch. The result is None if the table could not be changed to
-            this fetch; then `learn_listing` was called.
+        None if the table could not be changed to this fetch; then `learn_listing` was called.
         """
         self.rotation = None  # this fetch changes the table, and a row may then be another partition
         delta = self.compare(listing)
@@ -264,10 +240,7 @@ class FetchSessionHandler:
     # Send
 
     def ask_full(self) -> tuple[int, int]:
-        """Return the (session id, epoch) for a full fetch of the table's partitions.
-
-        From now on the fetch is outstanding.
-        """
+        """Return the pair for a full fetch of the table's partitions, which is outstanding from now on."""
         table = self._require_table()
         self.state = TRANSITIONS[self.state, SessionEvent.ASK_FULL]
         table.forget_responses()
@@ -280,8 +253,7 @@ class FetchSessionHandler:
     def ask(self, fetch: FetchRequest, decision: Incremental | Rotated) -> bool:
         """Apply an incremental fetch to the table. From now on the fetch is outstanding.
 
-        Returns:
-            False if the table can't hold the added partitions. Then nothing is changed.
+        If the table can't hold the added partitions, return False, with nothing changed.
         """
         following = TRANSITIONS[self.state, _ASK_INCREMENTAL]
         if type(decision) is Rotated:
@@ -301,15 +273,14 @@ class FetchSessionHandler:
         self.state = _FETCHING
 
     def continue_session(self) -> None:
-        """Continue the session after a response without an error. This is a fast form of `handle`."""
+        """Continue the session after a response without an error: a fast form of `handle`."""
         self.state = _ESTABLISHED
         self.epoch = next_epoch(self.epoch)
 
     def apply(self, listing: Listing, delta: Delta) -> bool:
         """Apply the differences of a fetch to the table.
 
-        Returns:
-            False if the table can't hold the added partitions. Then nothing is changed.
+        If the table can't hold the added partitions, return False, with nothing changed.
         """
         table = self._require_table()
         if len(delta.added) and not table.add(listing, delta.added):
@@ -325,7 +296,7 @@ class FetchSessionHandler:
         return True
 
     def find_rotation(self, fetch: FetchRequest, delta: Delta) -> Rotation | None:
-        """Return a `Rotation` for the next fetches. None if the fetch is no rotation, or has several topics.
+        """Return a `Rotation` for the next fetches. None if this one is not one, or has several topics.
 
         Call this after the fetch has been applied to the table. If the fetch does not rotate the table's rows
         but the list of the previous fetch, the rows are first put into the order of the fetch.
@@ -343,11 +314,9 @@ class FetchSessionHandler:
     def take(self, walk: FetchResponseWalk) -> Sequence[PartitionResponse]:
         """Apply the parsed part of the outstanding response to the table.
 
-        Applying it in parts leaves little work after the last byte. If the response turns out to be unusable,
-        the session ends, and the next one uses none of the stored entries.
-
-        Returns:
-            The entries so far that are forwarded unchanged.
+        Return the entries so far that are forwarded unchanged. Applying it in parts leaves little work after
+        the last byte. If the response turns out to be unusable, the session ends, and the next one uses none
+        of the stored entries.
         """
         if self.table is None or walk.error_code:
             return ()
@@ -356,10 +325,8 @@ class FetchSessionHandler:
     def handle(self, walk: FetchResponseWalk, *, empties: bool = True) -> SessionResult:
         """Apply the complete response to the outstanding fetch. The rules are in `proxy.session.state`.
 
-        Args:
-            walk: the parsed response.
-            empties: true for brokers that discard the entries of throttled responses (Kafka 2.0 and later).
-                Their empty throttled responses contain no information about partitions.
+        `empties` is true for brokers that discard the entries of throttled responses (Kafka 2.0 and later).
+        Their empty throttled responses contain no information about partitions.
         """
         full = self.state is _REQUESTED
         result = SessionResult(_COMPLETE)
@@ -415,9 +382,7 @@ class FetchSessionHandler:
         return len(self._stuck) > 0
 
     def check(self, walk: FetchResponseWalk) -> None:
-        """Note which partitions the session's next response must contain.
-
-        Call this with the full response to a check.
+        """Note what the session's next response must contain. `walk` is the full response to a check.
 
         A session's response contains each partition that has changed since the broker last sent it
         (fetch-semantics 2.5). So the next response must contain each partition with a higher high watermark
@@ -449,7 +414,6 @@ class FetchSessionHandler:
         self._due = dict(islice(due.items(), _MAX_DUE))
 
     def _leaves_out(self, table: PartitionTable, taken: _Taken) -> bool:
-        """Return whether the response lacks a partition that it must contain (see `check`)."""
         due, self._due = self._due, {}
         sent = taken.rows | taken.empty
         for (key, partition), reported in due.items():
@@ -464,7 +428,6 @@ class FetchSessionHandler:
         return any(row >= 0 and table.known[row] and row not in sent for row in rows)
 
     def drop(self) -> None:
-        """Forget the session and its partitions, because it is closed or the connection has ended."""
         self.state = SessionState.NONE
         self.session_id = self.epoch = 0
         self.table = self.rotation = self._taken = None
@@ -477,9 +440,7 @@ class FetchSessionHandler:
     def renew(self, session_id: int = 0) -> None:
         """Stop using the session. The next full fetch contains its id, so that the broker drops the session.
 
-        Args:
-            session_id: an unusable session that the broker has just created. The next full fetch then
-                contains this id instead. 0 if there is no such session.
+        If the broker has just created an unusable session, `session_id`, it contains the id of that one.
         """
         self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
         # No broker creates a session with a negative id: it is a refusal (fetch-semantics 2.2, 3.2).
@@ -488,7 +449,7 @@ class FetchSessionHandler:
         self.table = self._taken = None
 
     def adopt(self, session_id: int) -> None:
-        """Take over the session id of a session that the client does not use.
+        """Take over the id of a session that the client does not use.
 
         The next full or forwarded fetch contains this id, so that the broker drops the session.
         """
@@ -497,7 +458,7 @@ class FetchSessionHandler:
     def close(self) -> int:
         """Close the session. Return its id, which is needed for the (id, -1) to the broker.
 
-        If a response is outstanding, the table is kept, because the table is needed to expand that response.
+        If a response is outstanding, the table is kept to expand it.
         """
         session_id = self.session_id
         self.state = TRANSITIONS[self.state, SessionEvent.CLOSE]
@@ -506,10 +467,7 @@ class FetchSessionHandler:
         return session_id
 
     def _lose(self, pair: NextPair, given: int, error_code: int) -> None:
-        """Stop using the session, and set the pair for the next request.
-
-        `given` is the session id in the response.
-        """
+        """Stop using the session, and set the next pair. `given` is the session id in the response."""
         self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
         self.epoch = 0
         if pair is NextPair.NAME_AND_DROP:
@@ -528,7 +486,6 @@ class FetchSessionHandler:
         return self.table
 
     def _take(self, table: PartitionTable, walk: FetchResponseWalk) -> _Taken:
-        """Apply the part of a response that was parsed since the last call. See `take`."""
         taken = self._taken
         if taken is None or taken.walk is not walk:
             taken = self._taken = _Taken(walk)
@@ -573,11 +530,10 @@ class FetchSessionHandler:
     def _names_stuck(self, table: PartitionTable, entry: PartitionResponse, row: int) -> bool:
         """Return whether an entry may have error 3 or 103 only because of the session.
 
-        A full fetch might get error 100 instead.
-
-        A session resolves a topic's name only once, even if the topic is deleted or recreated later. If the
-        first, full response of this session already had the error, the session is not the cause. KIP-516, v13
-        and later: fetch-semantics 2.4, trap 8 (cases 44 and 80). librdkafka reports error 103 to its user.
+        A full fetch might get error 100 instead: a session resolves a topic's name only once, even if the
+        topic is deleted or recreated later. If the first, full response of this session already had the
+        error, the session is not the cause. KIP-516, v13 and later: fetch-semantics 2.4, trap 8 (cases 44 and
+        80). librdkafka reports error 103 to its user.
         """
         stuck = entry.error_code in _STUCK_ERRORS and table.layout.topic_ids
         return stuck and int(table.refused[row]) != entry.error_code
@@ -609,13 +565,7 @@ _STUCK_ERRORS: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCod
 
 
 def _misfit(table: PartitionTable, taken: _Taken, *, full: bool) -> str:
-    """Return the reason why a complete response does not fit the session, or "" if it fits.
-
-    Args:
-        table: the partitions of the session.
-        taken: the result of applying the response to the table.
-        full: whether the response must list all partitions.
-    """
+    """Return why a complete response does not fit the session, or "". A full one must list all partitions."""
     if taken.misfit:
         return taken.misfit
     if full:
@@ -633,11 +583,8 @@ def _misfit(table: PartitionTable, taken: _Taken, *, full: bool) -> str:
 
 
 def _differing(entries: Entries, sent: Entries) -> Rows:
-    """Return the positions at which two arrays of entries differ.
-
-    First all bytes are compared at once, because the arrays are nearly always equal.
-    """
     ours, theirs = entries.tobytes(), sent.tobytes()
+    # All bytes at once, because the arrays are nearly always equal.
     if ours == theirs:
         return _NONE
     if len(entries) <= _FEW:
@@ -649,7 +596,6 @@ def _differing(entries: Entries, sent: Entries) -> Rows:
 
 
 def _repeated(listing: Listing, positions: Rows) -> bool:
-    """Return whether the entries at some positions contain a partition twice."""
     if len(positions) < 2:
         return False
     numbers = {key: number for number, key in enumerate(dict.fromkeys(listing.keys))}
@@ -659,10 +605,7 @@ def _repeated(listing: Listing, positions: Rows) -> bool:
 
 
 def _elements(listing: Listing, positions: Rows) -> list[tuple[bytes, bytes]]:
-    """Return the entries at some positions of a fetch, grouped into topic elements.
-
-    Consecutive entries of the same topic are in the same element.
-    """
+    """Return the entries at some positions of a fetch, grouped into topic elements."""
     if not len(positions):
         return []
     entries, keys = listing.entries, listing.keys

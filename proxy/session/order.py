@@ -23,12 +23,8 @@ def serves_in_order(
     none in the response. A lower limit at the broker (fetch.max.bytes, a quota) is not noticed if every
     partition got some records.
 
-    Args:
-        fetch: the client's fetch.
-        table: the session's partitions. The fetch and the response have been applied.
-        rows: the row of each entry of the fetch.
-        walk: the broker's response.
-        result: the entries of the response that are not empty, in the session's order.
+    `table` has the fetch and the response, `rows` the row of each entry of the fetch, and `result` the
+    entries of the response that are not empty, in the session's order.
     """
     pairs = zip(result.rows, result.entries, strict=True)
     served = [row for row, entry in pairs if entry.records]

@@ -16,16 +16,16 @@ from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import NO_ABORTED, NULL, EmptyRun, PartitionResponse
 
 MAX_LOOKUP: Final = 1 << 17
-"""The limit of slots in the look-up, in addition to eight slots for each partition. A topic needs one slot of
+"""The limit of slots in the lookup, in addition to eight slots for each partition. A topic needs one slot of
 8 bytes for each partition number from 0 to its highest."""
 MAX_FORGOTTEN: Final = 8192
 """A table is created again if it has more topics than this plus 1,024, or than four for each partition plus
 1,024. Names of forgotten topics are counted, too."""
 
 _KEY_BYTES: Final = 200
-"""The memory for a topic in bytes, without its key: an entry of a dict, an entry of a list, and a span."""
+"""The memory for a topic without its key: an entry of a dict, an entry of a list, and a span."""
 _NUMBER_BYTES: Final = 100
-"""The memory for a row number in a set or list, in bytes."""
+"""The memory for a row number in a set or list."""
 _SLOT_BYTES: Final = 8
 
 _NO_TOPIC: Final = 0
@@ -39,7 +39,7 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 def row_bytes(layout: FetchLayout) -> int:
-    """Return how many bytes of memory one row of a `PartitionTable` needs in all columns."""
+    """Return how many bytes one row of a `PartitionTable` needs in all columns."""
     return layout.request_entry + layout.response_entry + 11
 
 
@@ -111,10 +111,10 @@ class PartitionTable:
         """The rows for which the broker has not yet shown how it writes an entry without aborted
         transactions."""
         self.numbers: dict[bytes, int] = {}
-        """Topic key -> the topic's number in this table, from 1."""
+        """The number of each topic in this table, from 1, by its key."""
         self._keys: list[bytes] = [b""]
         self._key_bytes = 0
-        """The memory that the topics need, in bytes."""
+        """The memory that the topics need."""
         self._row_bytes = row_bytes(layout)
         self._bases = np.zeros(1, np.intp)
         self._spans = np.zeros(1, np.intp)
@@ -124,19 +124,17 @@ class PartitionTable:
         self.size = 0
         """The number of partitions."""
         self.requests: Entries = np.zeros(0, layout.request_item)
-        """For each row, the entry last sent to the broker in the session. Without a session, the entry of the
-        last fetch."""
+        """For each row, the entry last sent to the broker in the session. Without a session, that of the last
+        fetch."""
         self.request_bytes = self.requests.view(np.uint8).data
-        """The column `requests` as bytes."""
         self.cached_entries: Entries = np.zeros(0, layout.response_item)
         """For each row, the entry to use if the broker leaves the partition out of a response."""
         self.cached_bytes = self.cached_entries.view(np.uint8).data
-        """The column `cached_entries` as bytes."""
         self.known = np.zeros(0, np.bool_)
         """For each row, whether the cached entry is usable: the broker's latest entry for the partition in
         this session had no error."""
         self._described = 0
-        """The number of rows with a usable cached entry (see `known`)."""
+        """The number of rows that are `known`."""
         self.behind: set[int] = set()
         """The rows of partitions for which a read_committed fetch may get records: the fetch offset is below
         the last stable offset in the broker's latest entry."""
@@ -146,22 +144,20 @@ class PartitionTable:
         self.topic: Column32 = np.zeros(0, np.int32)
         """For each row, the number of its topic, or 0 for a free row."""
         self.position: Column32 = np.zeros(0, np.int32)
-        """For each row, its position in the current fetch, or -1 if this fetch does not list the
-        partition."""
+        """For each row, its position in the current fetch, or -1."""
         self.arranged: Callable[[Rows], None] | None = None
-        """A function that `arrange` calls with the old number of each row. With it, callers arrange their own
-        columns in the same way."""
+        """Called by `arrange` with the old number of each row, so that callers can arrange their own
+        columns."""
 
     def __repr__(self) -> str:
         return f"<PartitionTable partitions={self.size} topics={len(self.numbers)} v{self.layout.version}>"
 
     def key(self, topic: int) -> bytes:
-        """Return the name or id of a topic by its number."""
         return self._keys[topic]
 
     @property
     def memory(self) -> int:
-        """The memory of the table in bytes."""
+        """In bytes."""
         numbers = len(self._free) + len(self.behind) + len(self._end_unknown)
         return (
             len(self.topic) * self._row_bytes
@@ -172,10 +168,7 @@ class PartitionTable:
 
     @property
     def bloated(self) -> bool:
-        """Whether most of the memory is for forgotten topics and unused slots.
-
-        If so, create the table again.
-        """
+        """Whether most of the memory is for forgotten topics and unused slots: create the table again."""
         return (
             len(self._keys) > min(4 * self.size, MAX_FORGOTTEN) + 1024
             or len(self._lookup) > MAX_LOOKUP + 8 * self.size
@@ -198,17 +191,13 @@ class PartitionTable:
         return self._find(partitions, np.repeat(bases, listing.counts), np.repeat(spans, listing.counts))
 
     def row(self, key: bytes, partition: int) -> int:
-        """Return the row of one partition, or -1 if it is not in the table."""
         number = self.numbers.get(key, _NO_TOPIC)
         if 0 <= partition < self._spans[number]:
             return int(self._lookup[self._bases[number] + partition])
         return _NO_ROW
 
     def located(self, runs: Sequence[EmptyRun]) -> tuple[EmptyRun, Rows]:
-        """Merge runs of several topics.
-
-        Return the merged run, and the row of each entry (-1 if not in the table).
-        """
+        """Merge runs of several topics. Return the merged run, and the row of each entry or -1."""
         if len(runs) == 1:
             run = runs[0]
             return run, self.rows(run.key, run.entries.view(self.layout.response_fields)["partition"])
@@ -221,7 +210,6 @@ class PartitionTable:
         return run, self._find(partitions, np.repeat(bases, counts), np.repeat(spans, counts))
 
     def rows(self, key: bytes, partitions: npt.NDArray[np.uint32]) -> Rows:
-        """Return the row of each of these partitions of a topic, or -1 if it is not in the table."""
         number = self.numbers.get(key, _NO_TOPIC)
         return self._find(partitions, self._bases[number], self._spans[number])
 
@@ -234,8 +222,7 @@ class PartitionTable:
     def add(self, listing: Listing, positions: Rows) -> bool:
         """Add the entries at these positions of a listing. None of them may be in the table yet.
 
-        Returns:
-            False, with nothing changed, if the partition numbers are too sparse for the lookup.
+        If the partition numbers are too sparse for the lookup, return False, with nothing changed.
         """
         partitions = listing.entries.view(self.layout.request_fields)["partition"][positions].astype(np.intp)
         keys, elements = listing.keys, None
@@ -261,7 +248,6 @@ class PartitionTable:
         return True
 
     def forget(self, rows: Rows) -> None:
-        """Remove the partitions in these rows, and their state."""
         slots = self._bases[self.topic[rows]] + self.partitions(rows)
         self._lookup[slots] = _NO_ROW
         self.topic[rows] = _NO_TOPIC
@@ -285,7 +271,6 @@ class PartitionTable:
         self.refused.fill(0)
 
     def apply_run(self, run: EmptyRun, rows: Rows) -> None:
-        """Store the entries of a run in these rows, one entry for each row."""
         self.cached_entries[rows] = run.entries
         self._end_unknown.difference_update(rows.tolist() if self._end_unknown else ())
         self.known[rows] = True
@@ -295,10 +280,7 @@ class PartitionTable:
             self._weigh(rows)
 
     def apply_entry(self, entry: PartitionResponse, row: int) -> None:
-        """Store one entry of a response in a row. The records of the entry are not stored.
-
-        An entry with an error only makes the cached entry unusable (see `known`).
-        """
+        """Store an entry without its records. If it has an error, the cached entry becomes unusable."""
         known = bool(self.known[row])
         # An error entry has -1 for all offsets, so it is never filled in (fetch-semantics 6.2, trap 25; case
         # 25).
@@ -313,10 +295,7 @@ class PartitionTable:
             self._weigh_row(row)
 
     def describe(self, row: int, fixed: bytes) -> None:
-        """Store the first fields of an entry: all fields before the aborted transactions.
-
-        The row must be `known`.
-        """
+        """Store the fields of an entry before the aborted transactions. The row must be `known`."""
         at = row * self.layout.response_entry
         self.cached_bytes[at : at + len(fixed)] = fixed
         if self.isolation_level:
@@ -343,25 +322,22 @@ class PartitionTable:
         self._ends_vary |= entry.null_records or self._no_aborted != self._usual
 
     def _write(self, row: int, offset: int, data: bytes) -> None:
-        """Put bytes into a row's cached entry."""
         at = row * self.layout.response_entry + offset
         self.cached_bytes[at : at + len(data)] = data
 
     def alter(self, rows: Rows, entries: Entries) -> None:
-        """Replace the entries in the session's fetch for these rows."""
+        """Replace the requested entries of these rows."""
         self.requests[rows] = entries
         if self.isolation_level:
             self._weigh(rows)
 
     def alter_row(self, row: int, entry: bytes) -> None:
-        """Replace the requested entry of one row."""
         at = row * self.layout.request_entry
         self.request_bytes[at : at + len(entry)] = entry
         if self.isolation_level:
             self._weigh_row(row)
 
     def _weigh(self, rows: Rows) -> None:
-        """Add these rows to `behind`, or remove them, by their fetch offset and last stable offset."""
         offsets = self.requests[rows].view(self.layout.request_fields)["offset"]
         stable = self.cached_entries[rows].view(self.layout.response_fields)["last_stable_offset"]
         behind = rows[self.known[rows] & (offsets < stable)]
@@ -369,7 +345,6 @@ class PartitionTable:
         self.behind.update(behind.tolist())
 
     def _weigh_row(self, row: int) -> None:
-        """Add the row to `behind`, or remove it: compare its fetch offset with its last stable offset."""
         layout = self.layout
         at = row * layout.request_entry + layout.request_offset
         offset = int.from_bytes(self.request_bytes[at : at + 8], signed=True)
@@ -381,9 +356,9 @@ class PartitionTable:
             self.behind.discard(row)
 
     def unread(self) -> tuple[Rows, npt.NDArray[np.int64]]:
-        """Return the rows of the partitions that have more records than the client has read, as far as known.
+        """Return the rows of partitions with records that the client has not read, and its fetch offsets.
 
-        Also return the fetch offset of each of these rows.
+        This is as far as known from the cached entries.
         """
         stable = "last_stable_offset" if self.isolation_level else "high_watermark"
         ends = self.cached_entries[: self._top].view(self.layout.response_fields)[stable]
@@ -398,7 +373,6 @@ class PartitionTable:
         return marks
 
     def partitions(self, rows: Rows) -> Rows:
-        """Return the partition numbers of these rows."""
         partitions: Rows = self.requests.view(self.layout.request_fields)["partition"][rows].astype(np.intp)
         return partitions
 
@@ -435,11 +409,9 @@ class PartitionTable:
 
     @property
     def undescribed(self) -> int:
-        """How many rows have no usable cached entry."""
         return self.size - self._described
 
     def unknown(self) -> Rows:
-        """Return the rows without a usable cached entry."""
         if self._described == self.size:
             return _NONE
         rows: Rows = (~self.known[: self._top] & (self.topic[: self._top] != _NO_TOPIC)).nonzero()[0]
@@ -475,16 +447,9 @@ class PartitionTable:
         self.position = extended(self.position, size, _NO_PLACE)
 
     def _span(self, keys: Sequence[bytes], needs: Sequence[int], partitions: int) -> bool:
-        """Make room in the look-up for more partitions.
+        """Make room in the lookup for more partitions. If it would exceed its limit, change nothing.
 
-        Args:
-            keys: the key of each topic element to add.
-            needs: the highest partition number plus one, for each element.
-            partitions: the number of partitions to add.
-
-        Returns:
-            Whether there is enough room. If the look-up would exceed its limit, False, and nothing is
-                changed.
+        `needs` is the highest partition number plus one, for each topic element to add.
         """
         short = [
             (key, need)
@@ -536,7 +501,7 @@ def is_rotation(numbers: Rows | Column32) -> bool:
 
 
 def extended(column: npt.NDArray[_T], size: int, blank: int = 0) -> npt.NDArray[_T]:
-    """Return a copy of a column with `size` elements. The new ones at the end have the value `blank`."""
+    """Return a copy of a column with `size` elements. The new ones have the value `blank`."""
     have = len(column)
     longer = np.zeros(size, column.dtype)
     longer[:have] = column

@@ -25,7 +25,7 @@ from proxy.session.partitions import PartitionTable
 
 _CORRELATION_ID_BYTES: Final = RESPONSE_START_BYTES - LENGTH_BYTES
 _MAX_SUSPECTS: Final = 16
-"""The maximum number of suspected rows for the fast path. With more rows, comparing columns is faster."""
+"""With more suspected rows than this, comparing columns is faster."""
 
 
 class Rotation:
@@ -56,7 +56,7 @@ class Rotation:
         frame, layout = request.frame, request.layout
         self.table = table
         self.topics = request.topics
-        """The topic of the template. All fetches that match the template share this object."""
+        """All fetches that match the template share this object."""
         self._key = request.topics.keys[0]
         self._at = request.topics.blocks[0][0]
         self._start = frame[API_KEY_AND_VERSION]
@@ -68,19 +68,16 @@ class Rotation:
         size = len(self._start) + _CORRELATION_ID_BYTES + len(self._limits) + SESSION.size + len(self._bare)
         self._bare_kind = size.to_bytes(LENGTH_BYTES) + self._start
         self._full = response_head(layout, b"", 0) + self._element
-        """The first bytes of a full response that is not throttled. They follow the correlation id."""
+        """The first bytes of a full response that is not throttled, after the correlation id."""
         self._end = b"\0\0" if layout.flexible else b""
         self._full_bytes = _CORRELATION_ID_BYTES + len(self._full) + len(self._end)
-        """The size in bytes of a response that is not throttled, without its length field and its entries."""
+        """The size of a response that is not throttled, without its length field and its entries."""
         self._suspects: list[int] = []
         self._first = 0
         """The row of the last fetch's first entry."""
 
     def suspect(self, rows: Sequence[int]) -> None:
-        """Store the rows for which the broker sent entries, but none if they are more than `_MAX_SUSPECTS`.
-
-        The client's next fetch will probably change these rows.
-        """
+        """Store the rows for which the broker sent entries: the next fetch will probably change them."""
         self._suspects = sorted(rows) if len(rows) <= _MAX_SUSPECTS else []
 
     def first(self, frame: bytes) -> int:
@@ -101,11 +98,8 @@ class Rotation:
         """Return the changed entries of a fetch, each with its row and its bytes, in the order of the fetch.
 
         Return None if the fetch is not a rotation, or if an entry has changed that is not in the rows given
-        to `suspect`, or in another field than its offset and epochs.
-
-        Args:
-            frame: the fetch.
-            first: the row of the fetch's first entry.
+        to `suspect`, or in another field than its offset and epochs. `first` is the row of the fetch's first
+        entry.
         """
         requested, layout = self.table.request_bytes, self.table.layout
         item, rest = layout.request_entry, layout.request_rest
@@ -135,13 +129,7 @@ class Rotation:
         return found
 
     def delta(self, frame: bytes, altered: Sequence[tuple[int, bytes]], session: tuple[int, int]) -> bytes:
-        """Build the incremental fetch with the changed entries.
-
-        Args:
-            frame: the client's fetch.
-            altered: the changed entries, as the method `altered` has returned them.
-            session: the session id and epoch.
-        """
+        """Build the incremental fetch with the entries that `altered` has returned."""
         correlation_id, pair = frame[REQUEST_CORRELATION_ID], SESSION.pack(*session)
         if not altered:
             return b"".join((self._bare_kind, correlation_id, self._limits, pair, self._bare))
@@ -162,7 +150,6 @@ class Rotation:
         return len(content).to_bytes(LENGTH_BYTES) + content
 
     def apply(self, altered: Sequence[tuple[int, bytes]]) -> None:
-        """Apply the changed entries of a fetch to the table."""
         for row, entry in altered:
             self.table.alter_row(row, entry)
 
@@ -177,16 +164,10 @@ class Rotation:
         throttle_time_ms: int,
         tags: bytes,
     ) -> tuple[list[Buffer], int]:
-        """Return the full response to a fetch in pieces, and the size of the response. See `expand.expand`.
+        """Return the full response to a fetch in pieces, and its size in bytes. See `expand.expand`.
 
-        Args:
-            first: the row of the fetch's first entry.
-            entries: row and entry for each partition whose entry is forwarded unchanged.
-            received: the broker's frame.
-            entry_bytes: the size of `entries` in bytes.
-            correlation_id: the correlation id of the response.
-            throttle_time_ms: the throttle time of the response.
-            tags: the tag buffer of the body. Empty below v12.
+        `first` is the row of the fetch's first entry. `entries` are forwarded unchanged, each with its row,
+        and have `entry_bytes` bytes together. `tags` is the tag buffer of the body, empty below v12.
         """
         layout, count = self.table.layout, self.table.size
         head = response_head(layout, correlation_id, throttle_time_ms) + self._element
@@ -224,13 +205,8 @@ class Rotation:
     def full(self, first: int, row: int, sent: bytes, correlation_id: bytes) -> bytes:
         """Return the full response for the client, like `expand`, but for a simple response of the broker.
 
-        A simple response is not throttled, has no tags, and has at most one entry, without an error.
-
-        Args:
-            first: the row of the fetch's first entry.
-            row: the row of the response's entry. -1 if the response has no entry.
-            sent: the bytes of the entry.
-            correlation_id: the correlation id of the response.
+        A simple response is not throttled, has no tags, and has at most one entry, without an error. `row` is
+        the row of that entry, or -1, and `sent` are its bytes.
         """
         table = self.table
         cached, item = table.cached_bytes, table.layout.response_entry
@@ -246,10 +222,7 @@ class Rotation:
         return b"".join((size.to_bytes(LENGTH_BYTES), correlation_id, self._full, *entries, self._end))
 
     def _cached(self, start: int, end: int) -> list[memoryview]:
-        """Return the cached entries of the rows from `start` to `end`.
-
-        Numbers above the last row wrap around.
-        """
+        """Return the cached entries of the rows from `start` to `end`, wrapping around at the last row."""
         table, item, count = self.table, self.table.layout.response_entry, self.table.size
         if start < count < end:
             return [

@@ -31,9 +31,7 @@ class SessionEvent(IntEnum):
     """The events that change the state of a session."""
 
     ASK_FULL = 0
-    """A full fetch that requests a session is sent."""
     ASK_INCREMENTAL = 1
-    """An incremental fetch is sent."""
     CONTINUE = 2
     """A response shows that the broker has created the session, or continues it."""
     LOSE = 3
@@ -66,10 +64,8 @@ TRANSITIONS: Final = _Transitions(
         (SessionState.CLOSING, SessionEvent.LOSE): SessionState.CLOSED,
     }
 )
-"""The next state for each pair of a state and an event.
-
-A missing pair is a bug in fetchgate: the lookup raises RuntimeError, and the state does not change.
-"""
+"""The next state. A missing pair is a bug in fetchgate: the lookup raises RuntimeError, and the state does
+not change."""
 
 IDLE: Final = (SessionState.ESTABLISHED, SessionState.NONE, SessionState.CLOSED)
 """States in which no response of the session is outstanding."""
@@ -94,19 +90,14 @@ class Says(IntEnum):
     """A response without an error that can't be used: it has other partitions than the session, lacks a
     partition that it must contain, or has a topic that is gone. Or the table lacks data to expand it."""
     NO_ID = 6
-    """A response without an error, with session id 0: the broker created no session, or ended it.
-
-    To a full fetch, a negative id means the same.
-    """
+    """A response without an error, with session id 0: the broker created no session, or ended it. To a full
+    fetch, a negative id means the same."""
     ID = 7
     """A response without an error and with a session id."""
 
 
 class Loss(StrEnum):
-    """Ways in which a broker lost a session without sending an error.
-
-    The label of `fetchgate_sessions_lost_total`.
-    """
+    """How a broker lost a session without sending an error: the label of `fetchgate_sessions_lost_total`."""
 
     NO_ID = "no session id"
     """The response to an incremental fetch has session id 0, so the broker has no session any more."""
@@ -121,13 +112,12 @@ class NextPair(Enum):
     NEW = "(0, 0)"
     """Request a new session. There is no old session that the broker could drop."""
     NEW_AND_DROP = "(0, 0), nothing kept"
-    """(0, 0): request a new session, and drop the table of partitions."""
+    """As NEW, and drop the table of partitions."""
     RENEW = "(id, 0)"
-    """Request a new session. The request has the id of the old session, so that the broker drops the old
-    session."""
+    """Request a new session. The request has the id of the old one, so that the broker drops that."""
     NAME_AND_DROP = "(new id, 0), nothing kept"
     """Request a new session, and drop the table. The request names the unusable session that this response
-    created, so that the broker drops that session."""
+    created, so that the broker drops it."""
     FIRST = "(new id, 1)"
     NEXT = "(id, epoch + 1)"
 
