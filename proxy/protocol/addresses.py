@@ -17,18 +17,17 @@ from proxy.protocol.schemas import ADDRESSED, NODE_ENDPOINTS, REWRITTEN, Address
 __all__ = ["REWRITTEN", "Resolve", "changeable", "may_name", "rewrite", "rewrite_endpoints"]
 
 Resolve: TypeAlias = Callable[[int, str, int], tuple[str, int] | None]
-"""A function that takes node id, host and port, and returns host and port for the client, or None to leave
-out the broker."""
+"""Takes node id, host and port. Returns host and port for the client, or None to leave out the broker."""
 
 _NOBODY: Final = -1
 """Kafka's node id and port for "no broker"."""
 _ENDPOINTS: Final = "node_endpoints"
 _FLEXIBLE: Final = (int(ApiKey.FETCH), MAX_VERSION)
-"""An API key and a version with the flexible encoding. It is used to read the payloads of tags."""
+"""A flexible API key and version, to read the payloads of tags."""
 
 
 def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
-    """Replace each host and port of a response.
+    """Replace each host and port of a response, of one of `REWRITTEN`, without its header.
 
     If `resolve` returns None, the broker is removed from its array. A coordinator can't be removed, because
     there must be one for each requested key. It is replaced by error 15 COORDINATOR_NOT_AVAILABLE, and the
@@ -37,12 +36,6 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
     All API keys: fetch-semantics 6.10. DescribeQuorum names the listeners of controllers since v2 (KIP-853).
     In combined mode, controllers have the same node ids as brokers, but other ports. So for this key,
     `resolve` must not return addresses of brokers.
-
-    Args:
-        api_key: the API key of the request, one of `REWRITTEN`.
-        version: the version of the request.
-        body: the complete response without its header.
-        resolve: returns a broker's address for the client.
 
     Returns:
         The new body, or `body` itself if nothing changes.
@@ -61,10 +54,10 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
 
 
 def may_name(api_key: int, version: int) -> bool:
-    """Whether a response of this API and version can contain addresses.
+    """Return whether a response of this API and version can contain addresses.
 
-    The answer is also True for versions older than the schema. It is False for versions above `REWRITTEN`,
-    and for Fetch, whose addresses are found elsewhere.
+    Versions older than the schema can. Those above `REWRITTEN` can't, and Fetch neither: its addresses are
+    found elsewhere.
     """
     if not 0 <= version <= REWRITTEN.get(api_key, -1):
         return False
@@ -75,10 +68,8 @@ def may_name(api_key: int, version: int) -> bool:
 def changeable(api_key: int, version: int, body: bytes) -> list[Span] | None:
     """Return the spans of a response in which no value can be the address of a broker.
 
-    A response that differs only in these spans has no address of a broker either.
-
-    Returns:
-        None if the response contains a broker's address, for Metadata, and for versions without addresses.
+    A response that differs only in these spans has no address of a broker either. Return None if the response
+    contains a broker's address, for Metadata, and for versions without addresses.
 
     Raises:
         ProtocolError: as for `rewrite`.
@@ -120,14 +111,13 @@ class _AddressFields(NamedTuple):
     """The struct with the node id of this address: the same struct, or an outer one."""
     host: str
     array: tuple[Struct, str] | None
-    """The array that contains this struct, given as the outer struct and the array's name. None without an
-    array."""
+    """The array that contains this struct: the outer struct and the array's name."""
 
 
 def _addresses(
     struct: Struct, node_id: Struct, array: tuple[Struct, str] | None = None
 ) -> Iterator[_AddressFields]:
-    """Yield the addresses in a struct, in order. Addresses in tags are left out.
+    """Yield the addresses in a struct, in order, without those in tags.
 
     Raises:
         Malformed: a host is not UTF-8.
@@ -173,7 +163,7 @@ def _edits(body: bytes, found: Struct, resolve: Resolve) -> Iterator[Edit]:
 
 
 def _names_broker(struct: Struct) -> bool:
-    """Whether a struct has a host, even an empty one, or node_endpoints in a tag."""
+    """Return whether a struct has a host, even an empty one, or node_endpoints in a tag."""
     if "host" in struct or struct.tagged:
         return True
     lists = [value for value in struct.values() if isinstance(value, list)]

@@ -190,11 +190,7 @@ def is_flexible(api_key: int, version: int) -> bool | None:
 
 
 def request_header(frame: Buffer, offset: int) -> tuple[int, int, int, bytes | None, int]:
-    """Read a request header: v0, v1 or v2, depending on API key and version.
-
-    Args:
-        frame: a request, or its first bytes.
-        offset: the offset of api_key, right after the length.
+    """Read a request header: v0, v1 or v2, depending on API key and version. `offset` is that of api_key.
 
     Returns:
         api_key, api_version, correlation_id, client_id, and the offset of the body. For an unknown API key,
@@ -223,13 +219,7 @@ def _has_response_tags(api_key: int, version: int) -> bool | None:
 
 
 def response_header(frame: Buffer, offset: int, api_key: int, version: int) -> tuple[int, int]:
-    """Read a response header.
-
-    Args:
-        frame: a response, or its first bytes.
-        offset: the offset of correlation_id, right after the length.
-        api_key: the API key of the request, because a response does not contain it.
-        version: the version of the request, because a response does not contain it.
+    """Read a response header. `offset` is that of correlation_id, key and version are the request's.
 
     Returns:
         correlation_id and the offset of the body. For an unknown API key, the offset is the end of

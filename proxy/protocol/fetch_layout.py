@@ -19,22 +19,17 @@ Rows: TypeAlias = npt.NDArray[np.intp]
 """An array of row numbers, or of positions in a list."""
 
 Entries: TypeAlias = npt.NDArray[np.void]
-"""An array with one item of fixed size for each entry. An item has the bytes of the entry in a frame."""
+"""An array with one item of fixed size for each entry: its bytes in a frame."""
 
 MIN_VERSION: Final = 4
-"""The lowest version that is parsed. Fetches of lower versions are forwarded without a session.
-
-For them, brokers down-convert records or limit responses differently (fetch-semantics 1.6, trap 3). Only the
-limits of v2 and v3 may be changed (`old_fetch`).
-"""
+"""The lowest version that is parsed. For lower ones, brokers down-convert records or limit responses
+differently (fetch-semantics 1.6, trap 3): these fetches have no session. Only the limits of v2 and v3 may be
+changed (`old_fetch`)."""
 MAX_VERSION: Final = 18
-"""The highest version that is parsed: the version of brokers 4.1 to 4.3 (KIP-1166).
-
-The gateway offers no higher version to clients, because it can't parse higher versions (fetch-semantics 1.7,
-trap 5).
-"""
+"""The highest version that is parsed: that of brokers 4.1 to 4.3 (KIP-1166). The gateway offers no higher one
+to clients (fetch-semantics 1.7, trap 5)."""
 MAX_RUN_MATCH: Final = 128
-"""The maximum number of entries for which a regular expression is faster than numpy arrays."""
+"""For more entries than this, numpy arrays are faster than a regular expression."""
 SESSION_VERSION: Final = 7
 """The first version of Fetch with session id and epoch (KIP-227; fetch-semantics 1.3)."""
 
@@ -50,15 +45,14 @@ ERROR_CODE: Final = slice(4, 6)
 HIGH_WATERMARK: Final = slice(6, 14)
 LAST_STABLE_OFFSET: Final = slice(14, 22)
 LOG_START_OFFSET: Final = slice(22, 30)
-"""The span of log_start_offset in a response's entry, from v5 on. In v4, aborted_transactions begins at this
-place."""
+"""From v5 on. In v4, aborted_transactions begins at this place."""
 
 PARTITION_BYTES: Final = 4
 """The size of a partition number, the first field of entries in requests and responses."""
 ABORTED_BYTES: Final = 16
 """The size of an aborted transaction without tags: producer_id and first_offset."""
 SESSION: Final = Struct(">ii")
-"""The fields session_id and session_epoch of a request."""
+"""session_id and session_epoch of a request."""
 
 _REPLICA_ID_BYTES: Final = 4
 _LIMITS_BYTES: Final = 12
@@ -72,17 +66,15 @@ class FetchLayout:
 
     version: int
     flexible: bool
-    """Whether the version uses compact lengths and tag buffers (v12 and later)."""
+    """Compact lengths and tag buffers (v12 and later)."""
     topic_ids: bool
-    """Whether a topic is identified by a 16-byte id instead of its name (v13 and later)."""
+    """Whether topics have a 16-byte id instead of a name (v13 and later)."""
     request_limits: int
-    """Offset of max_wait_ms in a request's body. The fields min_bytes, max_bytes and isolation_level follow
-    max_wait_ms."""
+    """Offset of max_wait_ms in a request's body. min_bytes, max_bytes and isolation_level follow."""
     request_isolation: int
     """Offset of isolation_level in a request's body."""
     request_session: int
-    """Offset of session_id in a request's body. Versions below 7 have no session_id; there it is the offset
-    of ``topics``."""
+    """Offset of session_id in a request's body. Below v7, the offset of ``topics``."""
     request_head: int
     """The number of bytes of a request's body before ``topics``."""
     request_offset: int
@@ -101,14 +93,11 @@ class FetchLayout:
     """Offset of ``aborted_transactions`` in a response's entry."""
     empty_ends: tuple[bytes, bytes]
     """The last bytes of an entry without an error and without records, from the field `aborted` on, by
-    isolation level.
-
-    These bytes are: null for read_uncommitted or an empty array for read_committed, no preferred replica,
-    empty records, no tags.
-    """
+    isolation level: null for read_uncommitted or an empty array for read_committed, no preferred replica,
+    empty records, no tags."""
     empty_runs: tuple[re.Pattern[bytes], re.Pattern[bytes]]
-    """Patterns that match up to `MAX_RUN_MATCH` consecutive entries without errors, records and tags, by
-    isolation level."""
+    """Match up to `MAX_RUN_MATCH` consecutive entries without errors, records and tags, by isolation
+    level."""
     request_item: np.dtype[np.void]
     response_item: np.dtype[np.void]
     request_fields: np.dtype[Any]
@@ -134,14 +123,14 @@ class FetchLayout:
         return len(key).to_bytes(2) + key + count.to_bytes(4)
 
     def prefix_size(self, key: bytes, count: int) -> int:
-        """Return the size in bytes of the result of `prefix`, without building it."""
+        """Return the size of `prefix`, without building it."""
         if not self.flexible:
             return 6 + len(key)
         size = len(key) if self.topic_ids else len(key) + len(encode_uvarint(len(key) + 1))
         return size + (1 if count < 127 else len(encode_uvarint(count + 1)))
 
     def count(self, count: int) -> bytes:
-        """Return the length field of an array of `count` elements."""
+        """Return the length field of an array."""
         return encode_uvarint(count + 1) if self.flexible else count.to_bytes(4)
 
 

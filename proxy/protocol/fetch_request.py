@@ -44,9 +44,8 @@ MAX_EPOCH: Final = 2**31 - 1
 
 _LIMITS = Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
 _MIN_BYTES_AT: Final = 4
-"""Offset of min_bytes in the limits, which begin with max_wait_ms."""
+"""Offset in the limits. So is `_MAX_BYTES_AT`."""
 _MAX_BYTES_AT: Final = 8
-"""Offset of max_bytes in the limits."""
 _REPLICA_ID = Struct(">i")
 CONSUMER: Final = -1
 """The replica id of a consumer."""
@@ -55,21 +54,19 @@ _REPLICA_STATE: Final = 1
 _NO_ELEMENTS: Final = b"\x01"
 _NO_RACK_NO_TAGS: Final = b"\x01\x00"
 MAX_TOPICS: Final = 2048
-"""The maximum number of topic elements in a fetch, and of forgotten topic elements. Each element costs some
-microseconds."""
+"""The limit of topic elements in a fetch, and of forgotten ones. Each costs some microseconds."""
 MAX_PARTITIONS: Final = 1 << 15
-"""The maximum number of partitions in a fetch."""
 MAX_TAG_BYTES: Final = 1 << 14
-"""The maximum number of tag bytes in the entries and elements of a fetch."""
+"""The limit of tag bytes in the entries and elements of a fetch."""
 MAX_NAME: Final = 249
 """The longest topic name that Kafka allows. Longer names are not stored."""
 MAX_AROUND: Final = 512
-"""The size limit for each of two parts of a fetch that may be rewritten: the bytes before the body, and the
-bytes from the rack to the end."""
+"""The limit for each of two parts of a fetch that may be rewritten: the bytes before the body, and the bytes
+from the rack to the end."""
 _MAX_BARE_TOPICS: Final = 256
 """The limit of listed topics without partitions. No client has a reason to list these."""
 _STRIDE_WORTH: Final = 8
-"""If a fetch has at least this many topics, check first whether all topic elements have the same shape."""
+"""From this many topics on, check first whether all topic elements have the same shape."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,18 +75,17 @@ class Listing:
 
     layout: FetchLayout
     keys: list[bytes]
-    """The keys of the listed topics: names or ids. Consecutive elements with the same key are merged, as in a
-    broker's response."""
+    """Names or ids. Consecutive elements with the same key are merged, as in a broker's response."""
     counts: list[int]
     """The number of entries for each of `keys`."""
     entries: Entries
-    """The entries of all topics: one item of ``layout.request_item`` for each partition."""
+    """One item of ``layout.request_item`` for each partition."""
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def topics(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the key of each topic (its name or id) and the bytes of its entries."""
+        """Yield the key of each topic and the bytes of its entries."""
         done = 0
         for key, count in zip(self.keys, self.counts, strict=True):
             yield key, self.entries[done : done + count].tobytes()
@@ -107,23 +103,19 @@ class Topics:
     def __init__(self, layout: FetchLayout) -> None:
         self.layout = layout
         self.keys: list[bytes] = []
-        """The names or ids of the topics, as in `Listing.keys`."""
+        """As in `Listing`. So is `counts`."""
         self.counts: list[int] = []
-        """The number of entries for each of `keys`, as in `Listing.counts`."""
         self.blocks: list[tuple[int, int]] = []
         """For each topic element, the offset of its entries in the frame and their number."""
         self.element = 0
-        """The size of a topic element if there are many elements and all have the same shape, otherwise 0. If
-        it is not 0, `blocks` has only the first element."""
+        """The size of a topic element if there are many and all have the same shape, otherwise 0. If it is
+        not 0, `blocks` has only the first element."""
         self.partitions = 0
         self.tagged = False
         """Whether an entry or an element has tags. If so, the gateway does not read the entries."""
 
     def listing(self, frame: bytes) -> Listing:
-        """Return the listed partitions of a frame.
-
-        If possible, the entries are a view of the frame, not a copy.
-        """
+        """Return the listed partitions of a frame. If possible, the entries are a view of the frame."""
         layout = self.layout
         if self.element:
             at, count = self.blocks[0]
@@ -149,47 +141,44 @@ class FetchRequest:
     max_wait_ms: int
     isolation_level: int
     session_id: int
-    """The session id. 0 below v7, as brokers interpret such a fetch."""
+    """0 below v7, as brokers interpret such a fetch."""
     session_epoch: int
-    """The session epoch. -1 below v7, as brokers interpret such a fetch."""
+    """-1 below v7, as brokers interpret such a fetch."""
     topics: Topics
     unsupported_reason: str
-    """The reason why the gateway must not rewrite this fetch, or "". See `parse_fetch_request`."""
+    """Why the gateway must not rewrite this fetch, or "". See `parse_fetch_request`."""
     forgotten: list[tuple[bytes, bytes]]
     """forgotten_topics_data: topic keys, each with its partition numbers as int32."""
     topics_end: int
-    """The offset after the field ``topics``, in the frame."""
+    """Offset after the field ``topics``."""
     tail: int
     """Offset of rack and tags, after the forgotten topics."""
     _listing: Listing | None = None
 
     @property
     def min_bytes(self) -> int:
-        """The minimum number of bytes that the broker should wait for before it responds."""
         at = self.body + self.layout.request_limits + _MIN_BYTES_AT
         return int.from_bytes(self.frame[at : at + 4], signed=True)
 
     @property
     def max_bytes(self) -> int:
-        """The maximum size of the response's records, in bytes."""
         at = self.body + self.layout.request_limits + _MAX_BYTES_AT
         return int.from_bytes(self.frame[at : at + 4], signed=True)
 
     @property
     def partitions(self) -> int:
-        """The number of partitions that the fetch lists."""
         return self.topics.partitions
 
     @property
     def listing(self) -> Listing | None:
-        """The listed partitions. None if the gateway must not rewrite this fetch (`unsupported_reason`)."""
+        """None if the gateway must not rewrite this fetch (`unsupported_reason`)."""
         if self._listing is None and not self.unsupported_reason:
             self._listing = self.topics.listing(self.frame)
         return self._listing
 
     @property
     def block(self) -> Span | None:
-        """Where all entries are in the frame, if they follow one another without a gap; otherwise None."""
+        """Where all entries are in the frame, if they follow one another without a gap."""
         topics = self.topics
         if self.unsupported_reason or topics.element or len(topics.blocks) != 1:
             return None
@@ -219,7 +208,6 @@ class FetchRequest:
     def with_limits(
         self, *, max_wait_ms: int | None = None, min_bytes: int | None = None, max_bytes: int | None = None
     ) -> "FetchRequest":
-        """Return the same fetch with other limits. A limit that is not given stays unchanged."""
         at = self.body + self.layout.request_limits
         wait, least, most, isolation = _LIMITS.unpack_from(self.frame, at)
         limits = _LIMITS.pack(
@@ -260,7 +248,7 @@ def next_epoch(epoch: int) -> int:
 
 
 def no_waiting(fetch: FetchRequest, session: tuple[int, int]) -> bytes:
-    """Return the fetch's frame, changed so that the broker answers at once, with one batch at most (KIP-74).
+    """Return a fetch's frame so that the broker answers at once, with one batch at most (KIP-74).
 
     From v7 on, it has the session id and epoch of `session`.
     """
@@ -325,7 +313,6 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
 
 
 def _tail(frame: bytes, layout: FetchLayout, at: int) -> Sequence[TagSpan]:
-    """Skip rack and tags, the last bytes of the frame. Return the tags."""
     tags: Sequence[TagSpan] = ()
     if layout.flexible and frame[at:] == _NO_RACK_NO_TAGS:
         return tags
@@ -366,7 +353,6 @@ class _TopicsWalk:
         """Whether a topic's name is longer than Kafka allows."""
 
     def walk_topics(self, at: int) -> int:
-        """Read the array of topics. Return the offset after it."""
         count, at = (read_compact_count if self.layout.flexible else read_count)(self.frame, at)
         if not count:
             return at
@@ -487,10 +473,6 @@ def _read_key(frame: bytes, layout: FetchLayout, at: int) -> tuple[bytes, int]:
 
 
 def _forgotten(frame: bytes, layout: FetchLayout, at: int) -> tuple[list[tuple[bytes, bytes]], int]:
-    """Read forgotten_topics_data.
-
-    Return topic keys with partition numbers, and the offset after the field.
-    """
     found: list[tuple[bytes, bytes]] = []
     if layout.version < SESSION_VERSION:
         return found, at
@@ -520,12 +502,9 @@ def build_fetch_request(
 ) -> bytes:
     """Return a frame of a fetch with other partitions. Header, limits and rack are those of `request`.
 
-    Args:
-        request: the request that gives the header and the top-level fields.
-        layout: the layout to build: that of the request, or v7 for a request of v4 to v6.
-        session: session id (0: none), and epoch (0: create a session; -1: use none, or close it).
-        topics: for each element, the topic's key and the bytes of the entries.
-        forgotten: for each element, the topic's key and the partition numbers as int32.
+    `layout` is that of the request, or v7 for a request of v4 to v6. `session` is the session id (0: none),
+    and the epoch (0: create a session; -1: use none, or close it). Each element of `topics` has the topic's
+    key and the bytes of the entries, each of `forgotten` has it and the partition numbers as int32.
     """
     frame, body = request.frame, request.body
     end = b"\x00" if layout.flexible else b""

@@ -54,20 +54,19 @@ _LEADER = Struct(">ii")  # leader_id, leader_epoch
 _NOBODY: Final = b"\xff\xff\xff\xff"
 _NODE_BYTES: Final = 4
 MAX_ERRORS: Final = 1 << 15
-"""The maximum number of entries with an error that are noted in one response. It is enough for a fetch of 1
-MiB."""
+"""How many entries with an error are noted in one response: enough for a fetch of 1 MiB."""
 OUT_OF_RANGE: Final = frozenset({int(ErrorCode.OFFSET_OUT_OF_RANGE)})
-"""The errors that are noted in responses, if not others are asked for."""
+"""The errors that are noted, if not others are asked for."""
 _BRIDGE: Final = 512
-"""If a unit began in an earlier chunk, at least this number of bytes of the next chunk is joined to it, and
-more if the unit is longer."""
+"""If a unit began in an earlier chunk, at least this many bytes of the next chunk are joined to it, and more
+if the unit is longer."""
 _MAX_UNIT: Final = 1 << 24
 _RUN_WORTH: Final = 4
-"""The minimum number of entries in a run."""
+"""The least entries of a run."""
 
 
 NULL: Final = 0
-"""The value of `PartitionResponse.aborted` if ``aborted_transactions`` is null."""
+"""`PartitionResponse.aborted` if ``aborted_transactions`` is null."""
 NO_ABORTED: Final = 1
 
 # The kind of the next unit. Plain integers, because each unit is compared.
@@ -79,11 +78,10 @@ _TOPIC_TAGS: Final = 4
 _BODY_TAGS: Final = 5
 _END: Final = 6
 _SMALL: Final = 1 << 14
-"""The size in bytes below which reads are joined. The reason: each piece costs Python objects and an item of
-a vectored write."""
+"""Reads below this size are joined, because each piece costs Python objects and an item of a vectored
+write."""
 _JOINED: Final = 1 << 16
-"""Small reads are joined into one piece when they reach this size, in bytes, or earlier if a large read
-follows."""
+"""Small reads are joined into one piece when they reach this size, or earlier if a large read follows."""
 
 
 class Received:
@@ -101,10 +99,8 @@ class Received:
         self._small: list[bytes] = []
         self._small_size = 0
         self.size = 0
-        """The number of bytes that were received so far."""
         self.settled = 0
-        """The number of received bytes that are in finished pieces. Finished pieces do not change any
-        more."""
+        """How many bytes are in finished pieces, which do not change any more."""
         for chunk in chunks:
             self.append(chunk)
 
@@ -112,7 +108,6 @@ class Received:
         return f"<Received {self.size} bytes in {len(self._views)} pieces>"
 
     def append(self, chunk: bytes) -> None:
-        """Add the next bytes."""
         size = len(chunk)
         self.size += size
         if size < _SMALL:
@@ -152,7 +147,6 @@ class Received:
         return found
 
     def _settle(self) -> None:
-        """Join the collected small reads into one piece."""
         if self._small:
             small, self._small, self._small_size = self._small, [], 0
             self._add(b"".join(small))
@@ -170,14 +164,14 @@ class PartitionError(NamedTuple):
     partition: int
     error_code: int
     start: int
-    """The offset of the entry in the frame."""
+    """Offset of the entry in the frame."""
 
 
 class HintAt(NamedTuple):
     """A newer leader in an entry of a fetch response (KIP-951)."""
 
     at: int
-    """The offset of its node id in the frame. Its epoch follows the node id."""
+    """Offset of its node id in the frame. Its epoch follows."""
     hint: LeaderHint
 
 
@@ -195,24 +189,23 @@ class PartitionResponse:
     start: int
     """Offset of the entry in the frame."""
     end: int
-    """The offset of the first byte after the entry. The entry includes its tags."""
+    """Offset after the entry, which includes its tags."""
     fixed: bytes
-    """The bytes of the entry before ``aborted_transactions``: partition, error, high watermark, last stable
-    offset and, from v5 on, log start offset."""
+    """The bytes before ``aborted_transactions``: partition, error, high watermark, last stable offset and,
+    from v5 on, log start offset."""
     ends_empty: bool
     """Whether the entry ends with the `FetchLayout.empty_ends` of the request's isolation level: no records,
     no preferred replica and no tags."""
     records: int
-    """The size of the entry's records in bytes."""
+    """The size of the records in bytes."""
     redirects: bool
     """Whether the entry sends the client elsewhere: it has a preferred read replica or has tags (a diverging
     epoch, a leader)."""
     aborted: int = NO_ABORTED
-    """The aborted transactions: `NULL`, `NO_ABORTED` (an empty list), or a higher number if there are any."""
+    """`NULL`, `NO_ABORTED` (an empty list), or a higher number if there are any."""
     null_records: bool = False
     views: Sequence[memoryview] = ()
-    """The bytes of the entry, if the caller has stored them here while the response arrived. `sent` then
-    returns them."""
+    """The bytes of the entry, if the caller has stored them here while the response arrived."""
 
     def sent(self, frame: Received) -> Sequence[memoryview]:
         """Return the bytes of the entry exactly as the broker sent them."""
@@ -225,7 +218,7 @@ class EmptyRun:
 
     key: bytes
     entries: Entries
-    """The entries, as an array whose dtype is ``layout.response_item``. It is a copy."""
+    """An array whose dtype is ``layout.response_item``. It is a copy."""
     start: int = -1
     """Offset of the first entry in the frame, or -1 if the entries are not one span of a frame."""
 
@@ -235,9 +228,9 @@ class FetchResponseWalk:
 
     Args:
         layout: the layout of the request's version.
-        isolation_level: the isolation level of the request. It decides what the last bytes of an entry
-            without records are. It is only used with `keep`. Without `keep`, the bytes of both isolation
-            levels are accepted in each run, because the request may not have been read.
+        isolation_level: that of the request. It decides what the last bytes of an entry without records are.
+            Without `keep`, the bytes of both isolation levels are accepted in each run, because the request
+            may not have been read.
         keep: whether to collect `entries`, `runs` and `elements`. If False, entries are only counted.
         spans: whether to collect `record_spans`.
         noted: the codes of errors that are collected in `errors`.
@@ -313,13 +306,12 @@ class FetchResponseWalk:
         self._waiting_for = 0
         self._size = 0
         self.offset = 0
-        """The number of bytes of the response that were walked so far. These bytes may be forwarded."""
+        """How many bytes of the response were walked so far. These may be forwarded."""
         self.throttle_time_ms = 0
         self.error_code = 0
         self.session_id = 0
         self.session_id_at = 0
-        """The offset of the session id in the frame. 0 in versions below v7, which have no session id, and
-        until it was read."""
+        """Offset in the frame. 0 below v7, and until it was read."""
         self.partitions = 0
         self.with_records = 0
         """The number of entries with records."""
@@ -330,11 +322,9 @@ class FetchResponseWalk:
         self.entries: list[PartitionResponse] = []
         self.runs: list[EmptyRun] = []
         self.elements: list[tuple[bytes, int]] = []
-        """The topic elements, each with the topic key and the number of entries. Collected only with
-        `keep`."""
+        """The topic elements, each with the topic key and the number of entries."""
         self.leaders: list[LeaderHint] = []
-        """The newer leaders in the response's entries. Only versions with topic ids have them (v13 and
-        later)."""
+        """The newer leaders in entries. Only versions with topic ids have them (v13 and later)."""
         self.hints: list[HintAt] = []
         """The leaders in `leaders`, with their offsets."""
         self.redirects = False
@@ -344,8 +334,8 @@ class FetchResponseWalk:
         self.errors: list[PartitionError] = []
         """The entries with an error of `noted`, at most `MAX_ERRORS`."""
         self.moved = 0
-        """The number of entries with error 6 or 74: the partition's leader has moved, or the client's leader
-        epoch is too old."""
+        """The number of entries with error 6 or 74: the leader has moved, or the client's leader epoch is too
+        old."""
         self.tagged = False
         """Whether the response header or a topic element has tags. No schema of Fetch defines tags there."""
         self.tags: list[TagSpan] = []
@@ -356,7 +346,7 @@ class FetchResponseWalk:
 
     @property
     def head_known(self) -> bool:
-        """Whether the top-level fields of the response have been read."""
+        """Whether the top-level fields have been read."""
         return self._at != _HEADER
 
     @property
@@ -366,12 +356,11 @@ class FetchResponseWalk:
 
     @property
     def done(self) -> bool:
-        """Whether the complete response has been walked."""
         return self._at == _END and not self._skip
 
     @property
     def repeatable(self) -> bool:
-        """Whether the top-level fields of the response contain nothing but a session id."""
+        """Whether the top-level fields contain nothing but a session id."""
         return (
             not (self.throttle_time_ms or self.error_code or self.tags or self.tagged)
             and self.session_id != 0
@@ -379,11 +368,11 @@ class FetchResponseWalk:
 
     @property
     def records_left(self) -> int:
-        """The number of the next bytes that are certainly records."""
+        """How many of the next bytes are certainly records."""
         return self._skip
 
     def skip_records(self, size: int) -> bool:
-        """Skip the next `size` bytes if all of them are records. Return whether the bytes were skipped."""
+        """Skip the next `size` bytes if all of them are records. Return whether they were skipped."""
         if self._skip < size:
             return False
         self._skip -= size
@@ -420,9 +409,7 @@ class FetchResponseWalk:
             self._tail = chunk[at:]
 
     def _gathered(self, chunk: bytes) -> bytes:
-        """Collect the chunks of an incomplete unit.
-
-        Return them if it is time to walk the unit, otherwise b"".
+        """Collect the chunks of an incomplete unit. Return them if it is time to walk it, otherwise b"".
 
         The walk of a unit is tried again each time its collected size has doubled, and at the end of the
         frame. So the cost is proportional to the size of the unit, for chunks of any size.
@@ -652,14 +639,9 @@ class FetchResponseWalk:
         return at + count * layout.response_entry
 
     def _long_run(self, buffer: bytes, at: int, left: int) -> int:
-        """Return the number of consecutive entries that are empty.
+        """Return the number of consecutive entries that are empty, at most `left`.
 
         For many entries, comparing whole columns is the fastest way.
-
-        Args:
-            buffer: the received bytes.
-            at: the offset of the first entry.
-            left: the number of entries that are left.
         """
         layout = self.layout
         limit = min((len(buffer) - at) // layout.response_entry, left)
@@ -742,10 +724,7 @@ class FetchResponseWalk:
 def response_head(
     layout: FetchLayout, correlation_id: bytes, throttle_time_ms: int, session_id: int = 0
 ) -> bytes:
-    """Return the first bytes of a response without an error. They end before the field ``responses``.
-
-    They begin with the correlation id.
-    """
+    """Return the bytes of a response without an error, from the correlation id to before ``responses``."""
     tags = b"\x00" if layout.flexible else b""
     if layout.version < SESSION_VERSION:
         return correlation_id + _THROTTLE.pack(throttle_time_ms)

@@ -36,9 +36,6 @@ class LoweredResponse:
 
     The length of the response depends on its number of entries. So nothing is ready before the last topic
     element has begun. Records are not copied.
-
-    Args:
-        isolation_level: the isolation level of the fetch.
     """
 
     __slots__ = ("_begins", "_cuts", "_pieces", "_walk", "buffered")
@@ -51,7 +48,6 @@ class LoweredResponse:
         self._cuts = deque[int]()
         """The offsets of preferred read replicas that were not cut out yet."""
         self.buffered = 0
-        """How many bytes are buffered."""
 
     @property
     def redirects(self) -> bool:
@@ -84,7 +80,6 @@ class LoweredResponse:
         return ready + self._take(walk.offset)
 
     def _find_cuts(self) -> None:
-        """Note where the preferred read replicas are in the entries that were walked."""
         walk, aborted_at, size = self._walk, _LAYOUT.aborted + _COUNT_BYTES, _LAYOUT.response_entry
         cuts = [
             entry.start + aborted_at + max(entry.aborted - NO_ABORTED, 0) * ABORTED_BYTES
@@ -97,7 +92,6 @@ class LoweredResponse:
         walk.runs.clear()
 
     def _take(self, end: int) -> list[Buffer]:
-        """Return the buffered bytes up to an offset in the response of v11, and remove them."""
         taken: list[Buffer] = []
         pieces = self._pieces
         while self._begins < end:

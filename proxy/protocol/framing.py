@@ -11,15 +11,12 @@ _ANY: Final = 1
 
 
 def frame_size(data: bytes | bytearray, at: int = 0) -> int:
-    """Return the size of the frame that begins at an offset, including its length field.
-
-    The length field must be complete.
-    """
+    """Return the size of a frame with its length field, which must be complete."""
     return LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES])
 
 
 def is_frame(data: bytes) -> bool:
-    """Whether some bytes are exactly one frame. This is true for nearly every read."""
+    """Return whether some bytes are exactly one frame, as nearly every read is."""
     return len(data) == LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES])
 
 
@@ -35,15 +32,13 @@ class Framer:
 
     def __init__(self) -> None:
         self.data: bytes | bytearray = b""
-        """The received bytes. Bytes before `_at` are already returned. The buffer is empty if all bytes are
-        returned."""
+        """The received bytes. Bytes before `_at` are already returned. Empty if all are."""
         self._at = 0
-        """Offset of the first byte that `next` has not returned yet."""
         self.left = 0
-        """The number of bytes of the current frame that `next` has not returned yet. The caller sets it, and
-        `next` counts it down. It is 0 between two frames."""
+        """The bytes of the current frame that `next` has not returned yet. The caller sets it, and `next`
+        counts it down. 0 between two frames."""
         self.need = _ANY
-        """The number of bytes of the next frame that must have arrived before `next` is called again."""
+        """How many bytes of the next frame must have arrived before `next` is called again."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {len(self)} bytes left={self.left} need={self.need}>"
@@ -59,11 +54,9 @@ class Framer:
 
     @property
     def idle(self) -> bool:
-        """Whether the buffer is empty and no frame is incomplete."""
         return not (self.data or self.left)
 
     def feed(self, data: bytes) -> None:
-        """Add received bytes."""
         if not self.data:
             self.data = data
             return
@@ -83,10 +76,7 @@ class Framer:
         return bytes(self.data[self._at : self._at + size])
 
     def next(self) -> bytes:
-        """Return the next chunk of the current frame.
-
-        Between two frames, return the next frame or its received part.
-        """
+        """Return the next chunk of the current frame, or the next frame or its received part."""
         data, at = self.data, self._at
         end = size = len(data)
         self.need = _ANY
@@ -103,7 +93,7 @@ class Framer:
         return bytes(piece) if isinstance(piece, bytearray) else piece
 
     def keep(self, data: bytes) -> None:
-        """Put back a frame, or a part of a frame, that `next` has returned. `next` will return it again."""
+        """Put back what `next` has returned. `next` will return it again."""
         self.data = bytearray(data) + self.data[self._at :] if self.data else data
         self._at = 0
 

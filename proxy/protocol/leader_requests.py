@@ -26,12 +26,11 @@ from proxy.protocol.schemas import (
 )
 
 BY_NAME: Final = 7
-"""The version of Metadata with which topics are requested by name. It has leader epochs (KIP-320), and is not
-flexible."""
+"""The version of Metadata to request topics by name. It has leader epochs (KIP-320), and is not flexible."""
 BY_ID: Final = 12
 """The version of Metadata to request topics by id."""
 EPOCHS_VERSION: Final = 2
-"""The version of OffsetForLeaderEpoch to use. It has current_leader_epoch (KIP-320)."""
+"""The version of OffsetForLeaderEpoch. It has current_leader_epoch (KIP-320)."""
 
 Place: TypeAlias = tuple[bytes, int]
 """A partition: the topic's name or id, as in the client's fetch, and the partition's number."""
@@ -45,7 +44,7 @@ _ENTRIES: Final[dict[int, tuple[int, str, str, str]]] = {
     ApiKey.SHARE_FETCH: (1, SHARE_FETCH, "partitions", "partition_index"),
     ApiKey.SHARE_ACKNOWLEDGE: (1, SHARE_ACKNOWLEDGE, "partitions", "partition_index"),
 }
-"""API key -> the first version that names leaders by topic id, the response's schema, and the names of its
+"""By API key: the first version that names leaders by topic id, the response's schema, and the names of its
 fields for partitions and partition numbers."""
 _NONE: Final = (0x7FFF, "", "", "")
 
@@ -54,7 +53,7 @@ class Leader(NamedTuple):
     """The leader of a partition, as a broker reports it."""
 
     leader_id: int
-    """The node id of the leader, or -1 if there is no leader."""
+    """The node id, or -1 if there is no leader."""
     leader_epoch: int
     topic: bytes
     """The name of the topic."""
@@ -71,13 +70,9 @@ class EpochEnd(NamedTuple):
 
 
 def metadata_request(correlation_id: int, client_id: bytes, topics: Iterable[bytes], *, by_id: bool) -> bytes:
-    """Return a Metadata request for the leaders of topics. It does not create topics.
+    """Return a Metadata request for the leaders of topics, by their ids or names. It does not create topics.
 
-    Args:
-        correlation_id: the correlation id of this request.
-        client_id: the client's own id, because its connection is used.
-        topics: names or ids of topics.
-        by_id: whether `topics` are ids.
+    It has the client's own id, because its connection is used. So has `epochs_request`.
     """
     listed = [
         {"topic_id": topic, "name": None} if by_id else {"topic_id": NO_TOPIC_ID, "name": topic}
@@ -119,10 +114,7 @@ def epochs_request(
 ) -> bytes:
     """Return an OffsetForLeaderEpoch request, which asks a leader for the ends of leader epochs.
 
-    Args:
-        correlation_id: the correlation id of this request.
-        client_id: the client's own id, because its connection is used.
-        requested: by topic name: partition, the leader's current epoch, and the epoch to look up.
+    `requested` has, by topic name: partition, the leader's current epoch, and the epoch to look up.
     """
     topics = [
         {

@@ -47,7 +47,7 @@ from proxy.protocol.primitives import (
 )
 
 Edit: TypeAlias = tuple[int, int, bytes]
-"""The start and end of a span of bytes, and the bytes that replace the span."""
+"""Start and end of a span of bytes, and the bytes that replace it."""
 
 _SIZES: Final = {
     "bool": 1,
@@ -72,11 +72,11 @@ class Field:
     """A field of a schema. Versions `since` to `until` of the message have this field."""
 
     name: str
-    """The name of the field. Empty for a field that is skipped."""
+    """Empty for a field that is skipped."""
     kind: str
     """A type, or the bracket that opens a struct or an array of structs."""
     size: int = 0
-    """The size of a field, or of several skipped fields, in bytes. 0 if the size is not fixed."""
+    """In bytes, also of several skipped fields together. 0 if the size is not fixed."""
     fields: "tuple[Field, ...]" = ()
     tag: int | None = None
     since: int = 0
@@ -100,7 +100,7 @@ class Struct(dict[str, Any]):
         self.tags = NO_TAGS
         """The received tags at the end of the struct, including those of named fields."""
         self.spans: dict[str, Span] = {}
-        """The span of each named field in the frame. For a tagged field, the span of its payload."""
+        """The span of each named field in the frame. For a tagged field, that of its payload."""
         self.tagged: dict[str, Span] = {}
         """The span of each named tagged field, including its size field."""
         self.counts: dict[str, Span] = {}
@@ -109,9 +109,7 @@ class Struct(dict[str, Any]):
     def edits(self, **values: Any) -> Iterator[Edit]:
         """Yield the edits that set fields to new values, for `splice`.
 
-        Args:
-            values: the new values by field name, without tagged fields. Names that the version lacks are
-                ignored.
+        Tagged fields can't be set. Names that the version lacks are ignored.
         """
         for field in self.fields:
             if field.name in values:
@@ -137,19 +135,12 @@ def read(
     whole: bool = True,
     fixed: list[Span] | None = None,
 ) -> Struct:
-    """Read a message.
+    """Read a message, with or without its header, whose first field is at `at`.
 
-    Args:
-        schema: the schema of the message.
-        api_key: the API key of the request, also for a response.
-        version: the version of the request, also for a response.
-        frame: the message, with or without its header.
-        at: the offset of the first field.
-        only: the fields to read, each with all its content, such as ``brokers`` or
-            ``topics.partitions.leader_id``. None to read all fields.
-        whole: whether to check the message up to its last byte. If False, stop after the last field to read.
-        fixed: a list that receives the spans of skipped fixed-size fields and of the elements of skipped
-            arrays of these, except in tags.
+    API key and version are those of the request, also for a response. Fields in `only` are read with all
+    their content, such as ``brokers`` or ``topics.partitions.leader_id``. If the message is not to be read
+    as a `whole`, reading stops after the last of them. `fixed` receives the spans of skipped fixed-size
+    fields and of the elements of skipped arrays of these, except in tags.
 
     Raises:
         ProtocolError: the bytes do not match the schema, or continue after the end of the message.
@@ -173,16 +164,9 @@ def read_fields(
     tagged: bool = False,
     fixed: list[Span] | None = None,
 ) -> Struct:
-    """Read some adjacent fields of a message.
+    """Read some adjacent fields of a message, from `fields_at`. The other arguments are those of `read`.
 
-    Args:
-        fields: the fields, as `fields_at` returns them.
-        api_key: the API key of the request, also for a response.
-        version: the version of the request, also for a response.
-        frame: the message, with or without its header.
-        at: the offset of the first field.
-        tagged: whether the message's own tags follow the fields.
-        fixed: a list that receives the spans of skipped fixed-size fields, see `read`.
+    With `tagged`, the message's own tags follow the fields.
 
     Raises:
         ProtocolError: the bytes do not match the fields.
@@ -215,9 +199,7 @@ def splice(frame: bytes, edits: Iterable[Edit]) -> bytes:
 
 @cache
 def fields_at(schema: str, version: int, only: frozenset[str] | None = None) -> tuple[Field, ...]:
-    """Return the fields of one version of a message.
-
-    A field that is not in `only` (see `read`) has an empty name.
+    """Return the fields of one version of a message. Those not in `only` (see `read`) have an empty name.
 
     Raises:
         ValueError: the text is not a schema.
@@ -290,7 +272,6 @@ class _Reader:
         self._string = read_compact_string if flexible else read_string
 
     def struct(self, fields: tuple[Field, ...], at: int, *, tagged: bool = True) -> Struct:
-        """Read a struct. If `tagged` is False, it has no tags at its end."""
         found = Struct(fields, flexible=self._flexible)
         start = at
         for field in fields:
@@ -372,10 +353,9 @@ class _Reader:
         return value, value.span[1]
 
     def _is_null(self, at: int) -> bool:
-        """Read the first byte of a struct that can be null. Return whether it is -1, which means null."""
         if at >= len(self._frame):
             raise Truncated("struct", at)
-        return self._frame[at] == 0xFF
+        return self._frame[at] == 0xFF  # -1
 
     def _array(self, field: Field, count: int, at: int) -> tuple[list[Any], int]:
         items: list[Any] = []
@@ -432,14 +412,10 @@ class _Reader:
 
 
 def encode(field: Field, value: Any, *, flexible: bool) -> bytes:
-    """Return the bytes of a field that is not a tagged field.
+    """Return the bytes of a field from `fields_at` that is not tagged, for a value as `read` returns it.
 
-    Args:
-        field: a field from `fields_at`.
-        value: a value in the form that `read` returns. Elements of an array of structs may be any mapping
-            from names to values.
-        flexible: whether strings and arrays are compact, and structs end with tags. A `Struct` keeps its own
-            tags. All other structs get no tags.
+    Elements of an array of structs may be any mapping from names to values. A `Struct` keeps its own tags,
+    all other structs get none.
     """
     if field.size:
         return _encode_fixed(field.kind, field.size, value)
@@ -498,21 +474,18 @@ def request(
 
 
 def response(schema: str, api_key: int, version: int, correlation_id: bytes, **values: Any) -> bytes:
-    """Return a complete response frame, with a header of v0 or v1.
-
-    Do not use this for ApiVersions, because its header differs.
-    """
+    """Return a complete response frame, with a header of v0 or v1. ApiVersions has another header."""
     tags = NO_TAGS if is_flexible(api_key, version) else b""
     return _framed(b"".join((correlation_id, tags, body(schema, api_key, version, **values))))
 
 
 def with_fields(frame: bytes, message: Struct, **values: Any) -> bytes:
-    """Return a complete frame with new values for some fields of its message. Its length field is updated."""
+    """Return a complete frame with new values for some fields of its message."""
     return edited(frame, message.edits(**values))
 
 
 def edited(frame: bytes, edits: Iterable[Edit]) -> bytes:
-    """Return a complete frame with these edits, and with an updated length field."""
+    """Return a complete frame with these edits."""
     return _framed(splice(frame, edits)[LENGTH_BYTES:])
 
 

@@ -31,10 +31,9 @@ from proxy.protocol.schemas import METADATA
 FIRST_VERSION: Final = 10
 LAST_VERSION: Final = 13
 LEADER_BYTES: Final = 8
-"""The size in bytes of leader id and leader epoch, which are adjacent fields."""
+"""The size of leader id and leader epoch, which are adjacent fields."""
 NO_TOPIC_ID: Final = bytes(UUID_BYTES)
-"""The topic id that a broker sends for a topic without an id. Topics have no id if the cluster is older than
-2.8, or only partly upgraded (KIP-516)."""
+"""Sent for a topic without an id: the cluster is older than 2.8, or only partly upgraded (KIP-516)."""
 
 _KEY: Final = ApiKey.METADATA
 
@@ -50,38 +49,32 @@ _OPERATIONS_BYTES: Final = _TOPIC["topic_authorized_operations"].size
 _FIELDS: Final = np.dtype([(field.name, f">i{field.size}") for field in _ENTRY if field.size])
 """The fields at the start of a partition's entry: error_code, partition_index, leader_id, leader_epoch."""
 _ARRAYS: Final = sum(not field.size for field in _ENTRY)
-"""The number of arrays of node ids in the entry of a partition: replica_nodes, isr_nodes,
-offline_replicas."""
+"""The arrays of node ids in a partition's entry: replica_nodes, isr_nodes, offline_replicas."""
 _ENTRY_BYTES: Final = _FIELDS.itemsize
 _FIELD_BYTES: Final = np.arange(_ENTRY_BYTES)
 _LEADER_AT: Final = _FIELDS.fields["leader_id"][1] if _FIELDS.fields else 0
-"""Offset of the field leader_id in the entry of a partition."""
+"""Offset of leader_id in a partition's entry."""
 _STRIDE_WORTH: Final = 4
-"""The number of partitions from which on it pays to check whether all entries have the same size."""
+"""From this many partitions on it pays to check whether all entries have the same size."""
 MAX_STEPS: Final = 1 << 16
-"""The limit of work for one response, in steps. The limit corresponds to 20 to 40 ms.
-
-A topic with known bytes takes 2 steps, any other topic 16 steps, and a changed topic 128 more. A partition
-that is parsed on its own takes 1 step.
-"""
+"""The limit of work for one response: 20 to 40 ms. A topic with known bytes takes 2 steps, any other topic
+16, and a changed topic 128 more. A partition that is parsed on its own takes 1 step."""
 _KNOWN_STEPS: Final = 2
 _TOPIC_STEPS: Final = 16
 _CHANGED_STEPS: Final = 128
 
 
 MAX_LEADERS: Final = 10_000
-"""The maximum number of newer leaders that are read from one response."""
+"""How many newer leaders are read from one response."""
 
 
 class Partitions(NamedTuple):
     """The partitions of a topic, one array for each field."""
 
     entries: npt.NDArray[np.void]
-    """Fields of each partition: error_code, partition_index, leader_id (-1: none), leader_epoch (-1:
-    unknown)."""
+    """error_code, partition_index, leader_id (-1: none), leader_epoch (-1: unknown)."""
     at: Rows
-    """For each partition, the offset of its leader_id in the topic's bytes. leader_epoch follows
-    leader_id."""
+    """The offset of each leader_id in the topic's bytes. leader_epoch follows."""
 
 
 class LeaderHint(NamedTuple):
@@ -106,13 +99,9 @@ def read_topics(
 ) -> tuple[set[int], list[TopicElement]]:
     """Return the listed brokers, and the topics that have an id and no error.
 
-    If a response exceeds `MAX_STEPS`, only its first topics are returned.
-
-    Args:
-        body: the complete response without its header.
-        version: the version of the response, v10 to v13.
-        known: the bytes of topics that were read before (see `TopicElement.span`), by topic id. A topic with
-            equal bytes is not parsed again.
+    If a response exceeds `MAX_STEPS`, only its first topics are returned. `body` is the complete response
+    without its header, of v10 to v13. `known` has the bytes of topics that were read before (see
+    `TopicElement.span`), by topic id. A topic with equal bytes is not parsed again.
 
     Raises:
         ProtocolError: the body does not match the version.
@@ -149,10 +138,7 @@ def read_topics(
 
 @cache
 def around_topics(version: int) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Return the fields before the topics, and the fields after the topics.
-
-    Of the fields before, only broker ids are read.
-    """
+    """Return the fields before the topics, of which only broker ids are read, and those after them."""
     fields = fields_at(METADATA, version, frozenset({"brokers.node_id", "topics"}))
     at = [field.name for field in fields].index("topics")
     return fields[:at], fields[at + 1 :]
@@ -213,7 +199,7 @@ def _find_partitions(buffer: bytes, at: int) -> tuple[_Alike | list[int], int]:
 def _size_of_all(buffer: bytes, start: int, count: int) -> int:
     """Return the size of an entry in bytes if all entries have the same size, otherwise 0.
 
-    Entries have the same size if they have the same numbers of replicas and no tags.
+    They have if they have the same numbers of replicas and no tags.
     """
     at, lengths = start + _ENTRY_BYTES, list[int]()
     for _ in range(_ARRAYS):

@@ -18,14 +18,14 @@ UNLIMITED: Final = 2
 
 _CONSUMER: Final = -1
 _MIN_BYTES_AT: Final = 8
-"""Offset of min_bytes in the body, after replica_id and max_wait_ms."""
+"""Offset in the body, after replica_id and max_wait_ms."""
 _TOPICS_AT: Final = 12
-"""Offset of ``topics`` in the body of v2."""
+"""Offset in the body of v2."""
 _ENTRY: Final = 16
 
 
 def limit_old_fetch(frame: bytes, body: int, limit: int, turn: int) -> bytes:
-    """Return a consumer's fetch of v2 or v3 as v3 with a max_bytes of at most `limit`.
+    """Return a consumer's fetch of v2 or v3 as v3 with a max_bytes of at most `limit` bytes.
 
     If max_bytes is added or lowered, min_bytes becomes `limit` at most, too. A follower's fetch, and one of
     v3 with a max_bytes within the limit, are returned unchanged.
@@ -33,13 +33,7 @@ def limit_old_fetch(frame: bytes, body: int, limit: int, turn: int) -> bytes:
     With a limit, the partitions at the end of the list may get no records. Clients of v2 do not expect a
     limit, and may always list partitions in the same order. So lists of v2 are rotated, and each partition
     comes first in turn (fetch-semantics 4). Each topic stays in one element, because Sarama reads only the
-    last element of a topic.
-
-    Args:
-        frame: a complete frame of v2 or v3.
-        body: the offset of its body.
-        limit: the limit in bytes.
-        turn: how many fetches of this connection were given to this function before.
+    last element of a topic. `turn` is the number of earlier calls for this connection.
 
     Raises:
         ProtocolError: the fetch does not match the schema of its version.
@@ -68,10 +62,7 @@ def limit_old_fetch(frame: bytes, body: int, limit: int, turn: int) -> bytes:
 
 
 def _topics(frame: bytes, at: int) -> list[tuple[bytes, bytes]]:
-    """Return the topic elements of a fetch of v2.
-
-    Each element is a pair: the bytes before its entries, and the bytes of the entries.
-    """
+    """Return the topic elements of a fetch of v2: the bytes before the entries, and those of the entries."""
     topics, at = read_count(frame, at)
     found = []
     for _ in range(topics or 0):
@@ -89,12 +80,9 @@ def _topics(frame: bytes, at: int) -> list[tuple[bytes, bytes]]:
 
 
 def _turned(topics: list[tuple[bytes, bytes]], turn: int) -> list[bytes]:
-    """Return topic elements rotated by `turn`.
-
-    Topics are rotated first. After each full round, the entries are rotated by one more.
-    """
     if not topics:
         return []
+    # Topics are rotated first. After each full round, the entries are rotated by one more.
     rounds, first = divmod(turn, len(topics))
     found = []
     for head, entries in topics[first:] + topics[:first]:

@@ -22,13 +22,13 @@ Span: TypeAlias = tuple[int, int]
 """The offset of the first byte, and the offset after the last byte."""
 
 TagSpan: TypeAlias = tuple[int, int, int]
-"""A tagged field: its tag, and the `Span` of its payload."""
+"""The tag of a tagged field, and the `Span` of its payload."""
 
 MAX_UVARINT: Final = 0xFFFF_FFFF
 MAX_UVARINT_BYTES: Final = 5
 MAX_STRING: Final = 0x7FFF
 MAX_TAGS: Final = 1024
-"""The maximum number of tags in one tag buffer. Each tag costs time, and no schema has even ten tags."""
+"""The limit of tags in one tag buffer. Each tag costs time, and no schema has even ten tags."""
 UUID_BYTES: Final = 16
 
 NO_TAGS: Final = b"\x00"
@@ -219,10 +219,7 @@ def skip_tags(buffer: Buffer, offset: int) -> tuple[None, int]:
 
 
 def read_tags(buffer: Buffer, offset: int) -> tuple[list[TagSpan], int]:
-    """Read the tag numbers and payload spans of a tag buffer, in order.
-
-    It raises the same errors as `skip_tags`.
-    """
+    """Read the tag numbers and payload spans of a tag buffer, in order. It raises what `skip_tags` raises."""
     count, at = read_uvarint(buffer, offset)
     if count > MAX_TAGS:
         raise Malformed(f"a buffer of {count} tags")

@@ -13,26 +13,16 @@ from proxy.protocol.primitives import (
 )
 
 READ_WITHIN: Final = 1 << 17
-"""The number of bytes at the start of a forwarded request in which the gateway reads fields, such as acks.
-The fields must be within these bytes."""
+"""The fields of a forwarded request that the gateway reads, such as acks, must be within this many bytes."""
 
 _FIRST_TRANSACTIONAL: Final = 3
 _FIRST_FLEXIBLE: Final = 9
 
 
 def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
-    """Read the field acks of a Produce request: the replicas for which the broker waits.
+    """Read the field acks of a Produce request, or of its first bytes: -1 (all in sync), 0 or 1.
 
-    If acks is 0, the broker sends no response. Up to v2, acks is the first field of the body. From v3 on, it
-    follows the transactional id.
-
-    Args:
-        frame: a request, or its first bytes.
-        version: the version of the request.
-        body_offset: the offset of the body.
-
-    Returns:
-        -1 (all in sync), 0 or 1. None if more bytes are needed.
+    Return None if more bytes are needed. With 0, the broker sends no response.
 
     Raises:
         ProtocolError: the transactional id is not valid.

@@ -41,13 +41,13 @@ _TOPIC_ID_VERSION: Final = 10
 _INT: Final = 4
 _INT_BYTES: Final = np.arange(_INT)
 _TOPIC_STEPS: Final = 16
-"""The cost of a topic in steps, as in `metadata`. A partition that is found on its own costs 1 step more."""
+"""As in `metadata`. A partition that is found on its own costs 1 step more."""
 _MAX_REPLICAS: Final = 256
-"""The maximum number of replicas of a partition. Each costs time for all partitions."""
+"""The limit of replicas of a partition. Each costs time for all partitions."""
 _MAX_NODES: Final = 1 << 21
-"""The maximum number of node ids in one column of a response: 500,000 partitions with three replicas."""
+"""The limit of node ids in one column of a response: 500,000 partitions with three replicas."""
 _STRIDE_WORTH: Final = 4
-"""The number of partitions from which on it pays to check whether all entries have the same size."""
+"""From this many partitions on it pays to check whether all entries have the same size."""
 
 NodeIds: TypeAlias = npt.NDArray[np.int32]
 
@@ -56,9 +56,9 @@ class Topic(NamedTuple):
     """A topic of a Metadata response."""
 
     name: bytes
-    """The topic's name. Empty if the response has none."""
+    """Empty if the response has none."""
     topic_id: bytes
-    """The topic's id. Empty if it has none."""
+    """Empty if it has none."""
     start: int
     """The row of its first partition."""
     end: int
@@ -73,13 +73,10 @@ class Replicas(NamedTuple):
     topics: list[Topic]
     """The topics without an error."""
     partition: NodeIds
-    """The partition's number."""
     error: npt.NDArray[np.int16]
-    """The partition's error, 0 for none."""
     leader: NodeIds
-    """The leader's node id."""
     epoch: NodeIds
-    """The leader's epoch. -1 if it is unknown, as below v7."""
+    """-1 if it is unknown, as below v7."""
     in_sync: NodeIds
     """The node ids of the in-sync replicas, one row for each partition, filled with `NOBODY`. Replicas that
     the response calls offline are left out."""
@@ -88,11 +85,7 @@ class Replicas(NamedTuple):
 
 
 def read_replicas(body: bytes, version: int) -> Replicas:
-    """Read the partitions of all topics that have no error.
-
-    Args:
-        body: the complete response without its header.
-        version: the version of the response, v1 to v13.
+    """Read the partitions of all topics that have no error, from a response (v1 to v13) without its header.
 
     Raises:
         ProtocolError: the body does not match the version, or reading it would cost too much.
@@ -109,13 +102,7 @@ def read_replicas(body: bytes, version: int) -> Replicas:
 
 
 def with_leaders(body: bytes, at: Rows, leaders: NodeIds) -> bytes:
-    """Return a response with other leaders. All other bytes stay the same, and so does the size.
-
-    Args:
-        body: the complete response without its header.
-        at: the offsets of the leaders to replace, see `Replicas.at`.
-        leaders: their node ids.
-    """
+    """Return a response with other leaders at these offsets, see `Replicas.at`. It has the same size."""
     changed = np.array(np.frombuffer(body, np.uint8))
     changed[at[:, None] + _INT_BYTES] = leaders.astype(">i4").view(np.uint8).reshape(-1, _INT)
     return changed.tobytes()
@@ -133,7 +120,7 @@ class _Walk:
             + ([("epoch", ">i4")] if version >= _EPOCH_VERSION else [])
         )
         self._arrays = 3 if version >= _OFFLINE_VERSION else 2
-        """The number of arrays of node ids in an entry: replicas, in-sync replicas, offline replicas."""
+        """The arrays of node ids in an entry: replicas, in-sync replicas, offline replicas."""
         self._steps = MAX_STEPS
         self._topics: list[Topic] = []
         self._rows = 0
@@ -142,7 +129,6 @@ class _Walk:
         number of the node ids in each of its arrays."""
 
     def topics(self, at: int) -> int:
-        """Walk over all topics. Return the offset after them."""
         body, version = self._body, self._version
         text = read_compact_string if self._flexible else read_string
         count, at = self._count(at)
@@ -187,7 +173,6 @@ class _Walk:
         return row, at
 
     def _partitions(self, at: int) -> tuple[npt.NDArray[np.intp], int]:
-        """Return the table of a topic's partitions, and the offset after them."""
         found, at = self._count(at)
         count = found or 0
         if count >= _STRIDE_WORTH:
@@ -207,11 +192,7 @@ class _Walk:
         return np.array(rows, np.intp).reshape(-1, 1 + 2 * self._arrays), at
 
     def _alike(self, row: list[int], start: int, size: int, count: int) -> bool:
-        """Return whether all entries have the size of the first one.
-
-        They have if all their numbers of node ids and of tags are the same. An entry with tags is read on its
-        own.
-        """
+        # Entries have the same size if all their numbers of node ids and of tags are the same.
         body, end = self._body, start + size * count
         if end > len(body):
             return False
@@ -222,11 +203,10 @@ class _Walk:
             before = at + _INT * number
         places += range(before, start + size)
         if self._flexible and size != before + 1 - start:
-            return False  # it has tags
+            return False  # it has tags: each entry is read on its own
         return all(body[place:end:size] == body[place : place + 1] * count for place in places)
 
     def replicas(self, brokers: frozenset[int]) -> Replicas:
-        """Return the columns of the partitions that were found."""
         found = np.concatenate([np.empty((0, 1 + 2 * self._arrays), np.intp), *self._found])
         data = np.frombuffer(self._body, np.uint8)
         in_sync = self._nodes(data, found[:, 3], found[:, 4])

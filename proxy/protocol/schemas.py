@@ -178,14 +178,13 @@ class Addressed(NamedTuple):
 
     schema: str
     first: int
-    """The first version of the response that contains addresses."""
+    """The first version that contains addresses."""
     last: int
-    """The last version of the response that the gateway understands."""
+    """The last version that the gateway understands."""
     where: frozenset[str]
-    """The fields of the response that have addresses, in the form of the argument `only` of
-    `messages.read`."""
+    """The fields that have addresses, as the argument `only` of `messages.read`."""
     oldest: int = 0
-    """The first version of the response that the gateway understands."""
+    """The first version that the gateway understands."""
 
 
 _IN_ENDPOINTS: Final = frozenset({"node_endpoints"})
@@ -219,9 +218,6 @@ CONFINED: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.FETCH_SNAPSHOT): (0, 0),
     int(ApiKey.UPDATE_RAFT_VOTER): (0, -1),
 }
-"""The lowest and highest version that clients may use in explicit mode, by API key. It has each API key that
-has addresses in some version.
-
-In explicit mode addresses are rewritten, and in these versions the gateway knows all addresses. Other
-versions are not offered to clients, and requests of other versions are refused.
-"""
+"""The lowest and highest version that clients may use in explicit mode, for each API key that has addresses
+in some version. In these versions the gateway knows all addresses, and rewrites them. Other versions are not
+offered to clients, and requests of other versions are refused."""

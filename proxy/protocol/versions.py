@@ -23,19 +23,16 @@ from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import PartitionResponse, Received
 
 _REQUEST_LOG_START: Final = slice(12, 20)
-"""The span of log_start_offset in an entry of a v7 request."""
+"""log_start_offset in an entry of a v7 request."""
 
 
 def session_layout(version: int) -> FetchLayout:
-    """Return the layout that fetches of a version have in a session. v4 to v6 have the layout of v7."""
+    """Return the layout that fetches of a version have in a session: for v4 to v6, that of v7."""
     return LAYOUTS[max(version, SESSION_VERSION)]
 
 
 def raise_listing(listing: Listing) -> Listing:
-    """Return a listing in the layout of its session: v4 to v6 are raised to v7, all others stay unchanged.
-
-    In an entry of v4, the new field log_start_offset is -1.
-    """
+    """Return a listing in the layout of its session. In an entry of v4, log_start_offset becomes -1."""
     narrow, wide = listing.layout, session_layout(listing.layout.version)
     if narrow is wide:
         return listing
@@ -51,7 +48,7 @@ def raise_listing(listing: Listing) -> Listing:
 
 
 def narrow_entries(entries: Entries, layout: FetchLayout) -> Entries:
-    """Return entries of a session's response in the client's layout. v4 has no field log_start_offset."""
+    """Return entries of a session's response in the client's layout. v4 has no log_start_offset."""
     if layout.version > 4:
         return entries
     wide = entries.view(np.uint8).reshape(len(entries), -1)
@@ -61,7 +58,7 @@ def narrow_entries(entries: Entries, layout: FetchLayout) -> Entries:
 
 
 def narrowed_bytes(layout: FetchLayout) -> int:
-    """Return by how many bytes an entry in the session's layout is larger than one in the client's layout."""
+    """Return by how many bytes an entry is larger in the session's layout than in the client's."""
     return 0 if layout.version > 4 else LOG_START_OFFSET.stop - LOG_START_OFFSET.start
 
 

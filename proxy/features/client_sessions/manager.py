@@ -66,16 +66,11 @@ class FetchManager:
     ) -> FetchContext | FinalContext | None:
         """Return the context of a client's fetch (v7 and later), and apply its changes to the session.
 
-        Args:
-            fetch: the client's fetch.
-            now_ms: the time in milliseconds.
-            broker: the broker of the fetch. Only sessions for this broker are found.
-            version: the version to send, or 0 for that of the fetch. v7 can be sent as v5 or v6.
-            gives: whether the client may get a session.
+        Only sessions for this `broker` are found. `version` is the version to send, or 0 for that of the
+        fetch: v7 can be sent as v5 or v6. If the gateway `gives`, the client may get a session.
 
-        Returns:
-            None if the fetch has to be forwarded unchanged: a follower's fetch (fetch-semantics, trap 2), or
-                a request for a session that the gateway can't give but the broker may, such as one with tags.
+        Return None if the fetch has to be forwarded unchanged: a follower's fetch (fetch-semantics, trap 2),
+        or a request for a session that the gateway can't give but the broker may, such as one with tags.
         """
         if fetch.unsupported_reason == _NOT_A_CONSUMER:
             return None

@@ -320,13 +320,8 @@ class RackLeaders:
     ) -> None:
         """Give a client true Metadata for some time.
 
-        Args:
-            client_id: the client's id.
-            host: the client's host.
-            topics: the topics, by name or id. None for all topics.
-            seconds: how long. A longer time that was given before stays.
-            reason: why, one of `RETURNS`.
-            now: the time in seconds.
+        Topics are given by name or id, None stands for all. A longer time that was given before stays.
+        `reason` is one of `RETURNS`.
         """
         self.returns[reason] += 1
         places = [ALL] if topics is None else [(self._name(key), -1) for key in topics]
