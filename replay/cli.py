@@ -24,8 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from proxy.command.printable import printable
-from proxy.command.units import did_you_mean, switch, usage
+from proxy.text.printable import printable
+from proxy.text.units import did_you_mean, switch, usage
 from replay.environment import environment
 from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 

@@ -1,12 +1,12 @@
 """Reads how fetchgate was installed, for messages that say how to install what is missing.
 
-It is the same as `proxy.command.environment`, because `replay` imports nothing from `proxy` that reads files.
+It is the same as `proxy.text.environment`, because `replay` imports nothing from `proxy` that reads files.
 """
 
 import sys
 from pathlib import Path
 
-from proxy.command.installing import Environment
+from proxy.text.installing import Environment
 
 
 def environment() -> Environment:

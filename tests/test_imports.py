@@ -11,30 +11,15 @@ import replay
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (
-    ("proxy.command.printable",),
-    (
-        "proxy.addresses",
-        "proxy.command.installing",
-        "proxy.logger",
-        "proxy.command.options",
-        "proxy.command.error_text",
-        "proxy.adding",
-        "proxy.command.units",
-        "proxy.version",
-        "proxy.protocol",
-    ),
-    ("proxy.command.values",),
-    ("proxy.session", "proxy.capture", "proxy.command.environment"),
-    ("proxy.core",),
-    ("proxy.telemetry.exposition",),
-    ("proxy.telemetry.figure",),
-    ("proxy.features.feature",),
+    ("proxy.addresses", "proxy.logger", "proxy.adding", "proxy.version", "proxy.protocol"),
+    ("proxy.session", "proxy.text"),
+    ("proxy.core", "proxy.capture"),
+    ("proxy.prometheus",),
     ("proxy.features",),
-    ("proxy.command.config",),
-    ("proxy.net", "proxy.command.exits", "proxy.command.effective_config"),
-    ("proxy.telemetry", "proxy.command.completion"),
+    ("proxy.command",),
+    ("proxy.net",),
+    ("proxy.telemetry",),
     ("proxy.server", "proxy.dashboard"),
-    ("proxy.command.cli",),
     ("proxy.__main__",),
     ("replay.exits", "replay.environment"),
     ("replay.protocol", "replay.capture.tls"),
@@ -45,14 +30,13 @@ FLOORS = (
     ("replay.inspect", "replay.measure", "replay.drive", "replay.source"),
     ("replay.cli",),
 )
-"""The layers, from the lowest to the highest. A folder imports only from itself and from lower layers. A
-module with an entry of its own is not in the layer of its folder."""
+"""The layers, from the lowest to the highest. A folder imports only from itself and from lower layers."""
 SANS_IO = (
     "proxy.addresses",
-    "proxy.command.installing",
-    "proxy.command.printable",
     "proxy.adding",
-    "proxy.command.units",
+    "proxy.text.installing",
+    "proxy.text.printable",
+    "proxy.text.units",
     "proxy.protocol",
     "proxy.session",
     *(
@@ -127,7 +111,7 @@ def _imports(path: Path) -> frozenset[str]:
 PROXY = _modules("proxy")
 REPLAY = _modules("replay")
 MODULES = PROXY | REPLAY
-PACKAGES = frozenset({"proxy", "proxy.command", "proxy.features", "replay", "replay.capture"})
+PACKAGES = frozenset({"proxy", "replay", "replay.capture"})
 """Packages whose `__init__` is only a docstring. They belong to no layer."""
 
 

@@ -19,9 +19,9 @@ from typing import Any, Final, cast
 from proxy.capture.no_tap import BROKER, CLIENT
 from proxy.capture.pcap import PcapConnection, TcpPeer, file_header
 from proxy.capture.redact import Redactor
-from proxy.command.error_text import reason_of
 from proxy.logger import Logger
 from proxy.protocol.primitives import Buffer
+from proxy.text.error_text import reason_of
 
 BACKLOG_BYTES: Final = 64 << 20
 """How many bytes may wait for the disk."""

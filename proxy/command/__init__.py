@@ -1,1 +1,1 @@
-"""What a person types and reads: commands, options, messages and exit codes."""
+"""The command line: its parsers, the options of all commands, completion and exit codes."""

@@ -1,28 +1,21 @@
-"""The command line of ``fetchgate``.
-
-Exit codes: 0 done; 1 failed at run time; 2 wrong usage or configuration; 130 interrupted. `replay.exits` has
-further ones of ``fetchgate replay``.
-"""
+"""Parses the command line of ``fetchgate``."""
 
 import argparse
-import os
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from io import TextIOWrapper
 from textwrap import fill
 from typing import Any, Final, NoReturn
 
 from proxy.addresses import MAX_INT32, whole_number
-from proxy.command.completion import SHELLS, script
-from proxy.command.config import GROUPS, OPTIONS, REMOVED, TOP_OPTIONS, read
-from proxy.command.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
-from proxy.command.options import ConfigError, Option, OptionsFile, told_removed
-from proxy.command.printable import brief
-from proxy.command.units import did_you_mean, usage
+from proxy.command.completion import SHELLS
+from proxy.command.config import GROUPS, OPTIONS, REMOVED, TOP_OPTIONS
+from proxy.command.exits import EXIT_USAGE
 from proxy.features.declared import FEATURES
+from proxy.text.options import Option, told_removed
+from proxy.text.printable import brief
+from proxy.text.units import did_you_mean, usage
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"
@@ -211,41 +204,16 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        # Names of clients and topics may have letters that the output's encoding lacks.
-        sys.stdout.reconfigure(errors="replace")
-    try:
-        return _command(sys.argv[1:] if argv is None else argv)
-    except KeyboardInterrupt:  # until the command is imported, which handles the signal itself
-        return EXIT_INTERRUPTED
-
-
-def _command(argv: Sequence[str]) -> int:
-    if [*argv[:1]] == [HELP]:
-        argv = [*argv[1:], "--help"]
-    if [*argv[1:]] == [HELP]:
-        argv = [argv[0], "--help"]
-    if [*argv[:1]] == [REPLAY]:
-        return _other_command(REPLAY, argv[1:])
+def parse(argv: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of any command but `REPLAY`. A wrong argument ends the process."""
     parser = _parser()
     known, unknown = parser.parse_known_args(argv)
     arguments = vars(known)
     if unknown:
         parser.exit(EXIT_USAGE, _misspelt(arguments["command"], unknown))
-    if arguments["command"] == "top":
-        return _top(arguments)
-    if arguments["command"] == "completion":
-        sys.stdout.write(script(arguments["shell"], parsers()))
-        return 0
-    if arguments["gateways"] and not arguments["check"]:
-        text = "--gateways N needs --check"
-        parser.exit(EXIT_USAGE, usage("fetchgate proxy", text))
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's, which would start a thread for each CPU
-    from proxy.server import main as running  # noqa: PLC0415 - this import takes half a second, and other commands do not need it
-
-    return running.run(arguments)
+    if arguments.get("gateways") and not arguments["check"]:
+        parser.exit(EXIT_USAGE, usage("fetchgate proxy", "--gateways N needs --check"))
+    return arguments
 
 
 def _count(text: str) -> int:
@@ -270,27 +238,6 @@ def _misspelt(command: str, unknown: list[str]) -> str:
     return usage(f"fetchgate {command}", f"unrecognized arguments: {' '.join(unknown)}{meant}")
 
 
-def _top(arguments: dict[str, Any]) -> int:
-    file = OptionsFile.of(arguments["config"], os.environ)
-    try:
-        try:
-            options = read(TOP_OPTIONS, arguments, os.environ, file.path())
-        except ConfigError:
-            if not file.is_optional:
-                raise
-            options = read(TOP_OPTIONS, arguments, os.environ, None)
-        # rich takes long to import, and a gateway does not need it
-        from proxy.dashboard import fleet_top, gateways, top  # noqa: PLC0415
-
-        asked = gateways.Gateways.of(options)
-    except ConfigError as error:
-        complain_of_variables("top")
-        return complain("top", str(error), EXIT_USAGE)
-    if asked.single is None:
-        return fleet_top.once(asked) if options["once"] else fleet_top.watch(asked, options["interval"])
-    return top.once(asked.single) if options["once"] else top.watch(asked.single, options["interval"])
-
-
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Return the parsers of all commands that are installed. A key is the words before the options."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes 4 MB, and a gateway does not need it
@@ -302,25 +249,3 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
         with suppress(ModuleNotFoundError):
             found |= import_module(entry.module).parsers()
     return found
-
-
-def _other_command(name: str, argv: Sequence[str]) -> int:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes 4 MB, and a gateway does not need it
-
-    for entry in entry_points(group=COMMANDS, name=name):
-        try:
-            command = entry.load()
-        except ModuleNotFoundError as error:
-            if error.name != entry.module.partition(".")[0]:
-                raise
-            break  # as in the gateway's image, which lacks the package
-        code: int = command(argv)
-        return code
-    # It is needed for this message alone.
-    from proxy.command.environment import environment  # noqa: PLC0415
-
-    sys.stderr.write(
-        f"fetchgate {name}: not installed; in fetchgate's source folder: "
-        f"{environment().command_for_extra(name)}\n"
-    )
-    return EXIT_FAILED

@@ -1,7 +1,7 @@
 """The options of ``fetchgate proxy``. Each option is declared once: as a field of `Config`, or in a feature.
 
 The flags, the environment variables, the TOML keys, the help, and the options that a reload applies are made
-from these declarations; see `proxy.command.options`. A feature declares its own options (`proxy.features`),
+from these declarations; see `proxy.text.options`. A feature declares its own options (`proxy.features`),
 and `Config.of` returns them.
 """
 
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar, cast
 
 from proxy.addresses import MAX_NODE_ID, Address, BrokerPorts, PortRange, whole_number
-from proxy.command.options import (
+from proxy.features.declared import FEATURES
+from proxy.text.options import (
     ConfigError,
     Given,
     Option,
@@ -24,9 +25,8 @@ from proxy.command.options import (
     parse,
     refuse_removed,
 )
-from proxy.command.units import seconds, size, switch, word
-from proxy.command.values import left_out, listed, one_of, whole
-from proxy.features.declared import FEATURES
+from proxy.text.units import seconds, size, switch, word
+from proxy.text.values import left_out, listed, one_of, whole
 
 LOOPBACK = "127.0.0.1"
 """The host of a listen address that has only a port."""

@@ -7,7 +7,7 @@ import json
 from typing import Final
 
 from proxy.command.config import OPTIONS, Config
-from proxy.command.options import Given
+from proxy.text.options import Given
 from proxy.version import VERSION
 
 MAX_SHOWN: Final = 1000

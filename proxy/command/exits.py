@@ -5,7 +5,7 @@ import sys
 from typing import Final
 
 from proxy.command.config import misspelt_variables
-from proxy.command.printable import printable
+from proxy.text.printable import printable
 
 EXIT_FAILED: Final = 1
 """The exit code of a failure at run time."""

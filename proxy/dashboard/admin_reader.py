@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proxy.addresses import LOOPBACK_OF, Address
-from proxy.command.error_text import reason_of, short
-from proxy.command.options import ConfigError
 from proxy.telemetry.access import read_token
+from proxy.text.error_text import reason_of, short
+from proxy.text.options import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

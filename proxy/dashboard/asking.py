@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
-from proxy.command.error_text import reason_of
 from proxy.dashboard.admin_reader import AdminReader
 from proxy.dashboard.reports import READY, Report, of_metrics, of_state, reasons_of
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
+from proxy.text.error_text import reason_of
 
 RESPONSE_SECONDS: Final = 3.0
 """If a gateway does not respond within this many seconds, it counts as unreachable."""

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from proxy.addresses import Address
 from proxy.command.config import asked_admin
-from proxy.command.error_text import reason_of
-from proxy.command.options import ConfigError
-from proxy.command.printable import brief
 from proxy.dashboard import pods
 from proxy.dashboard.admin_reader import AdminReader, tls_context, token_of
+from proxy.text.error_text import reason_of
+from proxy.text.options import ConfigError
+from proxy.text.printable import brief
 
 STDIN: Final = "-"
 _EMPTY: Final = f"it names no gateway; write HOST:PORT, one a line, or {pods.GIVE}"

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from proxy.command.options import Section
 from proxy.features.declared import FEATURES
 from proxy.features.feature import Feature, LinkInfo, Process, Running
+from proxy.text.options import Section
 
 if TYPE_CHECKING:
     from proxy.core.connection import MakeStage

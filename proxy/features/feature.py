@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from proxy.command.options import Section
+from proxy.text.options import Section
 
 if TYPE_CHECKING:
     from proxy.addresses import Address, Broker
     from proxy.core.connection import Connection, MakeStage
     from proxy.logger import Logger
-    from proxy.telemetry.figure import Figure
+    from proxy.prometheus.figure import Figure
 
 _Options = TypeVar("_Options", bound=Section)
 _Counted = TypeVar("_Counted")

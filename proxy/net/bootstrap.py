@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from proxy.addresses import Address, can_be_reached
-from proxy.command.error_text import reason_of
 from proxy.net.listen import check_not_own
 from proxy.net.resolve import Resolver, try_each
 from proxy.net.tls import BrokerTls
@@ -18,6 +17,7 @@ from proxy.protocol.api import ApiKey
 from proxy.protocol.messages import read, request
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.schemas import API_VERSIONS, API_VERSIONS_REQUEST, METADATA, METADATA_REQUEST
+from proxy.text.error_text import reason_of
 
 ASK_SECONDS: Final = 10.0
 """The time limit to connect to one address and to get all responses from it, in seconds."""

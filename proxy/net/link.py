@@ -21,7 +21,6 @@ from time import monotonic, thread_time
 from typing import Any, Final, Protocol, cast
 
 from proxy.addresses import Address
-from proxy.command.error_text import reason_of
 from proxy.core.budget import SILENT_SECONDS, Budget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
@@ -32,6 +31,7 @@ from proxy.logger import Logger
 from proxy.net.endpoint import Endpoint, has_ended, is_gone, set_options_of, unacknowledged, unread
 from proxy.net.tls import server_name_of, subject_of
 from proxy.net.turns import SHARE_SECONDS, Turns
+from proxy.text.error_text import reason_of
 
 CLOSE_SECONDS: Final = 10.0
 """The time limit for closing a session at the broker, in seconds. If bytes are still to be written then, both

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from proxy.command.config import Config
-from proxy.command.error_text import short
-from proxy.command.options import ConfigError
+from proxy.text.error_text import short
+from proxy.text.options import ConfigError
 
 HANDSHAKE_SECONDS: Final = 10.0
 """The time limit for a client's TLS handshake, in seconds."""

@@ -12,9 +12,9 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from proxy.addresses import MAX_PORT, OTHERS, Address, Broker
-from proxy.command.error_text import reason_of
-from proxy.command.options import ConfigError
 from proxy.net.listen import UNUSABLE, Binding
+from proxy.text.error_text import reason_of
+from proxy.text.options import ConfigError
 
 REDIRECT: Final = "redirect"
 TPROXY: Final = "tproxy"

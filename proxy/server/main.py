@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from proxy.addresses import Address
 from proxy.command.config import Config, misspelt_variables
 from proxy.command.effective_config import as_toml
-from proxy.command.error_text import reason_of
 from proxy.command.exits import EXIT_FAILED, EXIT_USAGE, complain, complain_of_variables
-from proxy.command.options import ConfigError, OptionsFile
-from proxy.command.printable import printable
 from proxy.net.bootstrap import BootstrapError
 from proxy.net.listen import OwnListenerError, inherited
 from proxy.net.resolve import look_up
@@ -32,6 +29,9 @@ from proxy.server.reload import Reloader, load_all, load_first
 from proxy.telemetry import logs
 from proxy.telemetry.access import Token, admin_tls, admin_token
 from proxy.telemetry.admin import METRICS, AdminEndpoint
+from proxy.text.error_text import reason_of
+from proxy.text.options import ConfigError, OptionsFile
+from proxy.text.printable import printable
 from proxy.version import VERSION
 
 if TYPE_CHECKING:

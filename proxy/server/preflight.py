@@ -14,7 +14,6 @@ from typing import Final
 
 from proxy.addresses import Address, Broker
 from proxy.command.config import Config
-from proxy.command.error_text import reason_of
 from proxy.features.declared import FEATURES
 from proxy.net import bootstrap
 from proxy.net.bootstrap import BootstrapError, BootstrapResponse, ask
@@ -28,6 +27,7 @@ from proxy.server.slots_check import DEFAULT_SLOTS, Demand, ask_slots, judged
 from proxy.server.state_file import StateFile
 from proxy.telemetry import logs
 from proxy.telemetry.access import admin_tls, admin_token
+from proxy.text.error_text import reason_of
 
 PATIENCE_SECONDS: Final = 2.0
 """If a response takes longer than this many seconds, ``--check`` prints that it is waiting."""

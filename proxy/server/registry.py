@@ -17,7 +17,6 @@ from time import monotonic
 from typing import Final
 
 from proxy.addresses import BY_NAME, Address, Broker, FreePorts, advertised, can_be_reached
-from proxy.command.error_text import reason_of
 from proxy.net.bootstrap import BootstrapError, BootstrapResponse, ask_any
 from proxy.net.tls import BrokerTls
 from proxy.net.transparent import Destinations
@@ -25,6 +24,7 @@ from proxy.server.acceptor import Acceptor
 from proxy.server.conditions import Reachability
 from proxy.server.process import Process
 from proxy.server.state_file import KeptBroker, StateFile
+from proxy.text.error_text import reason_of
 
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
 """If a bind fails with one of these errors, it may succeed with another port."""

@@ -7,12 +7,12 @@ from time import time
 from typing import Any, Final
 
 from proxy.command.config import LIVE, OPTIONS, Config, changes, load, with_live
-from proxy.command.options import IN_FOLDER, ConfigError, OptionsFile
-from proxy.command.printable import brief, printable
 from proxy.net.tls import Stamp, stamp
 from proxy.server.gateway import Gateway
 from proxy.server.server import TICK_SECONDS
 from proxy.telemetry import logs
+from proxy.text.options import IN_FOLDER, ConfigError, OptionsFile
+from proxy.text.printable import brief, printable
 
 _LEFT_OUT: Final[Stamp] = (-1, -1, -1)
 """The stamp of a file that was left out. No file has it, so `Reloader` reads the file and reports it."""

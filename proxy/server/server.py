@@ -19,7 +19,6 @@ from weakref import WeakValueDictionary
 
 from proxy.addresses import Address
 from proxy.capture.no_tap import BROKER, Tap
-from proxy.command.error_text import is_client_refused, of_client
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import BrokerInfo, Common, Connection
 from proxy.core.eligibility import BrokerVersions, SessionLimits
@@ -41,6 +40,7 @@ from proxy.telemetry.history import INTERVAL_SECONDS, describe, refusal, write_e
 from proxy.telemetry.status import Account, Counts, ProcessFigures, Status, WithBroker
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed
+from proxy.text.error_text import is_client_refused, of_client
 
 if TYPE_CHECKING:
     from proxy.core.siblings import Siblings

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.addresses import Address
-from proxy.command.error_text import reason_of
 from proxy.net.exchange import exchange
 from proxy.net.resolve import Resolver
 from proxy.net.tls import BrokerTls
@@ -19,6 +18,7 @@ from proxy.protocol.api import RESPONSE_START_BYTES, ApiKey, ErrorCode
 from proxy.protocol.messages import read, request
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.schemas import DESCRIBE_CONFIGS, DESCRIBE_CONFIGS_REQUEST
+from proxy.text.error_text import reason_of
 
 DEFAULT_SLOTS: Final = 1000
 """Kafka's default for the setting."""

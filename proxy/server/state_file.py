@@ -9,8 +9,8 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from proxy.addresses import Address
-from proxy.command.error_text import reason_of
 from proxy.server.process import Process
+from proxy.text.error_text import reason_of
 
 SAVE_SECONDS: Final = 1.0
 """How long to wait after a change before the file is written, in seconds. One response can name many new

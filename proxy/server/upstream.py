@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from proxy.addresses import BY_NAME, LOOPED, Address
 from proxy.capture.no_tap import CLIENT, NoTap, Tap
-from proxy.command.error_text import is_tls, reason_of, refuses_certificate
 from proxy.net.exchange import exchange
 from proxy.net.link import BrokerProtocol, Link
 from proxy.net.listen import check_not_own
@@ -22,6 +21,7 @@ from proxy.server.monitor import Monitor
 from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry
 from proxy.telemetry.totals import NodeId
+from proxy.text.error_text import is_tls, reason_of, refuses_certificate
 
 CONNECT_SECONDS: Final = 10.0
 """How long connecting to one address of a broker may take, in seconds."""

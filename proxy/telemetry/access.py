@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from proxy.command.config import Config
-from proxy.command.error_text import reason_of
-from proxy.command.options import ConfigError
 from proxy.net.tls import ReloadingContext, load_pair, stamp
 from proxy.telemetry import logs
+from proxy.text.error_text import reason_of
+from proxy.text.options import ConfigError
 
 MAX_TOKEN: Final = 4096
 """The longest token, in bytes. A whole request to the admin endpoint may have 8192."""

@@ -25,15 +25,15 @@ from socket import socket
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
-from proxy.command.error_text import reason_of, short
 from proxy.features.feature import Reports
 from proxy.net.tls import ReloadingContext
+from proxy.prometheus.exposition import CONTENT_TYPE
 from proxy.telemetry import logs
 from proxy.telemetry.access import Token
-from proxy.telemetry.exposition import CONTENT_TYPE
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import MAX_LISTED, Describable, document
 from proxy.telemetry.status import REPORTS, health_of
+from proxy.text.error_text import reason_of, short
 
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32

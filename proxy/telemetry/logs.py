@@ -12,8 +12,8 @@ from collections.abc import Callable
 from socket import gaierror
 from typing import Any, TextIO
 
-from proxy.command.printable import printable
 from proxy.logger import Logger, structlog
+from proxy.text.printable import printable
 
 BURST = 20
 """How many lines with the same event are written within `WINDOW` seconds. More lines are dropped and

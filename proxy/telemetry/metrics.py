@@ -14,10 +14,8 @@ from typing import Final
 
 from proxy.core.events import FetchKind, Refusal, SideTally, Tally, saved_bytes
 from proxy.core.histograms import Measured
-from proxy.protocol.api import ErrorCode
-from proxy.session.state import Loss
-from proxy.telemetry.exposition import of_garbage_collector, of_process
-from proxy.telemetry.figure import (
+from proxy.prometheus.exposition import of_garbage_collector, of_process
+from proxy.prometheus.figure import (
     COUNTER,
     GAUGE,
     HISTOGRAM,
@@ -29,6 +27,8 @@ from proxy.telemetry.figure import (
     named,
     one_label,
 )
+from proxy.protocol.api import ErrorCode
+from proxy.session.state import Loss
 from proxy.telemetry.status import STATES, Account, Health, WithBroker
 from proxy.telemetry.totals import NodeId
 from proxy.version import VERSION

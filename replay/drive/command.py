@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from proxy.addresses import Address
-from proxy.command.printable import printable
+from proxy.text.printable import printable
 from replay.capture.files.outputs import why_not
 from replay.capture.files.sources import InputError
 from replay.drive import security, values

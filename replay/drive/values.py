@@ -10,10 +10,10 @@ import binascii
 from collections.abc import Callable
 
 from proxy.addresses import MAX_INT32, Address, whole_number
-from proxy.command.printable import brief
-from proxy.command.units import milliseconds, seconds
-from proxy.command.units import size as bytes_of
 from proxy.protocol.primitives import UUID_BYTES
+from proxy.text.printable import brief
+from proxy.text.units import milliseconds, seconds
+from proxy.text.units import size as bytes_of
 from replay.drive.compare import NOT_ALLOWED, Difference
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.script import READS

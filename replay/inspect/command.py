@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
     # --help works without pyarrow, which these need
-    from proxy.command.printable import printable  # noqa: PLC0415
+    from proxy.text.printable import printable  # noqa: PLC0415
     from replay.capture.files.secrets import load  # noqa: PLC0415
     from replay.capture.files.sources import InputError, expand  # noqa: PLC0415
     from replay.inspect.reading import inspect  # noqa: PLC0415

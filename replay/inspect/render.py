@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from proxy.command.printable import printable
 from proxy.protocol.api import ApiKey
+from proxy.text.printable import printable
 from replay.capture.kafka.connection import NOT_KAFKA
 from replay.capture.packets.links import LINK_TYPES
 from replay.inspect.counts import ApiCounts, ConnectionCounts, Inspection, name_of

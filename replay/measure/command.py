@@ -25,10 +25,10 @@ from typing import Final, NoReturn, TypeVar
 from rich.console import Console
 
 from proxy.addresses import MAX_PORT, whole_number
-from proxy.command.printable import brief, printable
-from proxy.command.units import seconds
-from proxy.command.units import size as bytes_of
 from proxy.features.limits.fetch_floors import MAX_MIN_BYTES, MAX_WAIT_MS
+from proxy.text.printable import brief, printable
+from proxy.text.units import seconds
+from proxy.text.units import size as bytes_of
 from replay.capture.files.outputs import why_not
 from replay.capture.files.secrets import load
 from replay.capture.files.sources import InputError, Source, expand, is_table, spool

@@ -9,7 +9,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final, TypeAlias
 
 from proxy.addresses import MAX_NODE_ID, whole_number
-from proxy.command.printable import brief
+from proxy.text.printable import brief
 
 Network: TypeAlias = IPv4Network | IPv6Network
 

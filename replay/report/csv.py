@@ -16,7 +16,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from proxy.command.printable import printable
+from proxy.text.printable import printable
 from replay.report.decision import why
 from replay.report.model import (
     Actual,

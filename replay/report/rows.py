@@ -6,7 +6,7 @@ The largest savings come first, and the last row adds up the rest.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from proxy.command.printable import printable
+from proxy.text.printable import printable
 from replay.report.decision import why
 from replay.report.model import (
     ClientRow,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final, Literal
 
-from proxy.command.printable import printable
+from proxy.text.printable import printable
 from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, RENEGOTIATED, TLS, UNSUPPORTED
 from replay.report.model import CooperativeReport, DifferentHosts, Filters, Money, Report
 

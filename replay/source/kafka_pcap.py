@@ -30,9 +30,9 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from proxy.addresses import MAX_INT32, whole_number
-from proxy.command.printable import brief
-from proxy.command.units import did_you_mean
 from proxy.protocol.api import ApiKey
+from proxy.text.printable import brief
+from proxy.text.units import did_you_mean
 from replay.capture.files.secrets import load
 from replay.capture.files.sources import InputError, Source, TaskInput, check_seen, expand, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange

@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.command.config import load
-from proxy.command.options import ConfigError
+from proxy.text.options import ConfigError
 
 NEEDED = {"bootstrap": "kafka:9092"}
 """The options that a gateway needs."""

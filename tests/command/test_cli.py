@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from proxy import server
-from proxy.command.cli import main
+from proxy.__main__ import main
 from proxy.command.config import GROUPS, OPTIONS
 from proxy.protocol.api import ApiKey
 from tests.shell import (
@@ -138,7 +138,7 @@ def test_captures_are_read_without_the_gateway() -> None:
     Importing the gateway takes longer than reading a small capture.
     """
     asked = (
-        "import sys; from proxy.command.cli import main; main(['replay', 'inspect', 'none']);"
+        "import sys; from proxy.__main__ import main; main(['replay', 'inspect', 'none']);"
         "print('proxy.server' in sys.modules)"
     )
 

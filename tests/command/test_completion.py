@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.command.cli import main
+from proxy.__main__ import main
 from proxy.command.config import OPTIONS, TOP_OPTIONS
 
 PRINTS = """

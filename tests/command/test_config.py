@@ -7,8 +7,8 @@ import pytest
 
 from proxy.addresses import Address, BrokerPorts, PortRange
 from proxy.command.config import OPTIONS, TOP_OPTIONS, Config, changes, load, misspelt_variables, with_live
-from proxy.command.options import ConfigError, OptionsFile
 from proxy.features.declared import FEATURES
+from proxy.text.options import ConfigError, OptionsFile
 from tests.command.loading import NEEDED, error_of
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from proxy.command.cli import main
+from proxy.__main__ import main
 from proxy.command.config import OPTIONS, Config, load
 from proxy.command.effective_config import MAX_SHOWN, as_json, as_toml
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from proxy.__main__ import main
 from proxy.addresses import Address
-from proxy.command.cli import main
 from proxy.dashboard.pods import gateways
 from proxy.net.listen import Binding
 from proxy.telemetry.admin import AdminEndpoint

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from proxy.__main__ import main
 from proxy.addresses import Address
-from proxy.command.cli import main
 from proxy.command.config import TOP_OPTIONS, read
 from proxy.dashboard.gateways import Gateways
 from tests.dashboard.test_pods import listed, pod, sidecar

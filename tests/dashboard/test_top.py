@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from proxy.command.cli import main
+from proxy.__main__ import main
 from proxy.dashboard.asking import MAX_RESPONSE_BYTES
 from tests.dashboard.scenes import SCENES
 

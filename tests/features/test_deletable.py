@@ -22,8 +22,8 @@ QUICK: Final = (
 )
 """The tests of completion also ask `fetchgate replay`, which uses the rules of some features."""
 BASE: Final = (
-    *("core", "protocol", "session", "telemetry", "net", "server", "command", "features"),
-    "test_imports.py",
+    *("core", "protocol", "session", "text", "prometheus", "telemetry", "net", "server", "command"),
+    *("features", "test_imports.py"),
 )
 """The tests that pass without any feature. Other tests are of `replay` and of tools, which use some."""
 

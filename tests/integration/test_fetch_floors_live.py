@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from proxy.command.cli import main
+from proxy.__main__ import main
 from proxy.features.limits.fetch_floors import MAX_WAIT_MS
 from tests.clients.runner import AIOKAFKA, CONFLUENT, Program, Run
 from tests.integration.mirror import Live

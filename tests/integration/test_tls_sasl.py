@@ -34,7 +34,7 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
-from proxy.command.cli import main
+from proxy.__main__ import main
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from tests.clients.runner import old_kafka_python
 from tests.integration.bystander import PARTITIONS as BYSTANDER_PARTITIONS

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from proxy.addresses import Address, BrokerPorts
-from proxy.command.options import ConfigError
 from proxy.net.listen import Binding
 from proxy.net.transparent import REDIRECT, TPROXY, is_own, listen, outbound_socket
+from proxy.text.options import ConfigError
 from tests.shell import config
 from tools.kafka.ports import free_ports
 from tools.netns import missing

@@ -20,7 +20,7 @@ before, started = set(sys.modules), set()
 atexit.register(lambda: print(*sorted(set(sys.modules) - before)))
 atexit.register(lambda: print(*sorted(set(sys.modules) - started)))
 gc.freeze = lambda: started.update(sys.modules)  # the last step of the start
-from proxy.command.cli import main
+from proxy.__main__ import main
 sys.exit(main())
 """
 NEEDED: Final = {"numpy", "structlog", "uvloop"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.command.cli import main
+from proxy.__main__ import main
 from proxy.protocol.api import ApiKey
 from proxy.protocol.messages import body
 from proxy.protocol.schemas import DESCRIBE_CONFIGS

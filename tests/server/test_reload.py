@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.command.options import ConfigError, OptionsFile
 from proxy.server import reload, server
 from proxy.server.gateway import Gateway
 from proxy.server.reload import Reloader, load_all, load_first
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import document
+from proxy.text.options import ConfigError, OptionsFile
 from tests.shell import client, gateway, request, run, stub_cluster, until
 
 LIST_GROUPS = 16

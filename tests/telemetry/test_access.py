@@ -8,10 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.addresses import Address
-from proxy.command.options import ConfigError
 from proxy.net.listen import Binding
 from proxy.telemetry.access import MAX_TOKEN, Token, read_token
 from proxy.telemetry.admin import METRICS, AdminEndpoint
+from proxy.text.options import ConfigError
 from tests.shell import gateway, stub_broker
 from tests.telemetry.test_admin import send
 

@@ -222,7 +222,7 @@ def test_reasons_look_like_strings(style: str) -> None:
 
 def test_a_gateway_does_not_import_rich() -> None:
     asked = (
-        "import sys, proxy.server.main, proxy.command.cli; "
+        "import sys, proxy.server.main, proxy.__main__; "
         "print('structlog' in sys.modules, 'rich' in sys.modules)"
     )
 

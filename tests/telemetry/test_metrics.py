@@ -9,8 +9,8 @@ from proxy.addresses import LOOPED, OTHERS, Address
 from proxy.core.events import FetchKind, Tally
 from proxy.net.link import BUDGET, PEER_FULL
 from proxy.net.transparent import Destinations
+from proxy.prometheus.figure import MAX_REASONS, bounded
 from proxy.server.gateway import Gateway
-from proxy.telemetry.figure import MAX_REASONS, bounded
 from proxy.telemetry.metrics import MAX_BROKERS, exposition
 from proxy.telemetry.status import STATES
 from proxy.version import VERSION

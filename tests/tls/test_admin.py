@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from proxy.__main__ import main
 from proxy.addresses import Address
-from proxy.command.cli import main
-from proxy.command.options import ConfigError
 from proxy.dashboard import asking
 from proxy.net.listen import Binding
 from proxy.telemetry.access import admin_tls
 from proxy.telemetry.admin import MAX_CONNECTIONS, AdminEndpoint
+from proxy.text.options import ConfigError
 from tests.shell import BOTH_LOOPS, WAIT_SECONDS, client, config, gateway, run, stub_broker, until
 from tests.tls.secured import Keys
 from tools.certificates import Pair

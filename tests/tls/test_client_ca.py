@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.command.options import ConfigError
 from proxy.net.tls import MAX_SUBJECT, ClientTls, subject_of
 from proxy.server.gateway import Gateway
 from proxy.telemetry import state
+from proxy.text.options import ConfigError
 from tests.shell import (
     BOTH_LOOPS,
     WireGateway,

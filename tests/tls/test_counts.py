@@ -9,10 +9,10 @@ import pytest
 from cryptography import x509
 from structlog.testing import capture_logs
 
-from proxy.command.error_text import is_tls
 from proxy.core.events import LoginRefused
 from proxy.net.tls import ReloadingContext
 from proxy.telemetry.metrics import exposition
+from proxy.text.error_text import is_tls
 from tests.shell import WireGateway, client, gateway, link_of, run, stub_broker, until
 from tests.tls.secured import Keys, serving
 from tools.certificates import Pair

@@ -14,8 +14,8 @@ import pytest
 from cryptography import x509
 from structlog.testing import capture_logs
 
+from proxy.__main__ import main
 from proxy.addresses import Address
-from proxy.command.cli import main
 from proxy.net import turns
 from proxy.net.bootstrap import BootstrapError, ask
 from proxy.net.endpoint import is_gone, unacknowledged, unread

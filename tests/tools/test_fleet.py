@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from proxy.command.cli import main
+from proxy.__main__ import main
 from proxy.command.config import LIVE, load
 from proxy.server.slots_check import DEFAULT_SLOTS, Demand, slots_for, usable
 from tests.dashboard.test_pods import listed, pod, sidecar

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from rich.table import Table
 
-from proxy.command.printable import printable
+from proxy.text.printable import printable
 from replay.report.model import Report
 from replay.report.wording import decided, how_sure
 from tools.counting import CountedFetches

@@ -16,12 +16,7 @@ from proxy.features.client_sessions.partitions import NOT_REPORTED, SessionParti
 from proxy.features.client_sessions.session import FetchSession
 from proxy.features.client_sessions.walk import OrderedWalk, ResponseColumns
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, RESPONSE_START_BYTES, ErrorCode
-from proxy.protocol.fetch_layout import (
-    LAYOUTS,
-    SESSION_VERSION,
-    FetchLayout,
-    Rows,
-)
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout, Rows
 from proxy.protocol.fetch_request import FetchRequest, next_epoch
 from proxy.protocol.fetch_response import Received
 from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError

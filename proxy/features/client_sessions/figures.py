@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from proxy.features.client_sessions.options import ClientSessionOptions
 from proxy.features.feature import Reports
-from proxy.telemetry.figure import COUNTER, GAUGE, Figure
+from proxy.prometheus.figure import COUNTER, GAUGE, Figure
 
 _SIDE: Final = ("side",)
 

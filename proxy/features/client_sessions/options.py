@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from proxy.command.options import Section, option
-from proxy.command.units import milliseconds
-from proxy.command.values import one_of, whole
+from proxy.text.options import Section, option
+from proxy.text.units import milliseconds
+from proxy.text.values import one_of, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

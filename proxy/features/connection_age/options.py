@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from proxy.command.options import Section, option
-from proxy.command.units import seconds
+from proxy.text.options import Section, option
+from proxy.text.units import seconds
 
 
 def _age(text: str) -> float:

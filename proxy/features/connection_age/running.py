@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from proxy.core.connection import MakeStage
 from proxy.features.connection_age.options import AgeOptions
 from proxy.features.feature import LinkInfo, Reports, Running
-from proxy.telemetry.figure import COUNTER, Figure
+from proxy.prometheus.figure import COUNTER, Figure
 
 REASON: Final = "it has its maximum age"
 SLACK_SECONDS: Final = 30.0

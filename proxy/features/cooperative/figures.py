@@ -16,7 +16,7 @@ from proxy.features.cooperative.tally import (
 )
 from proxy.features.cooperative.words import EXCLUSIVE
 from proxy.features.feature import Page, Reports
-from proxy.telemetry.figure import COUNTER, GAUGE, Figure, bounded, named, one_label
+from proxy.prometheus.figure import COUNTER, GAUGE, Figure, bounded, named, one_label
 
 _GROUP: Final = ("group",)
 _REASON: Final = ("reason",)

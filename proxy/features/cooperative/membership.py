@@ -17,12 +17,7 @@ from proxy.features.cooperative.positions import TopicPartition
 from proxy.features.cooperative.slots import MAX_SLOTS, Seat
 from proxy.features.cooperative.wire import read_request, read_response, string
 from proxy.protocol import schemas
-from proxy.protocol.api import (
-    LENGTH_BYTES,
-    REQUEST_CORRELATION_ID,
-    ApiKey,
-    request_header,
-)
+from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ApiKey, request_header
 from proxy.protocol.messages import Struct, body, encode, fields_at, read, response, with_fields
 from proxy.protocol.primitives import Malformed, ProtocolError
 

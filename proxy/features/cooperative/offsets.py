@@ -14,12 +14,7 @@ from typing import Any, Final, NamedTuple
 from proxy.features.cooperative.positions import TopicPartition
 from proxy.features.cooperative.wire import read_request, read_response, string
 from proxy.protocol import schemas
-from proxy.protocol.api import (
-    LENGTH_BYTES,
-    ApiKey,
-    is_flexible,
-    request_header,
-)
+from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header
 from proxy.protocol.messages import Struct, request, response, with_fields
 
 NO_OFFSET: Final = -1

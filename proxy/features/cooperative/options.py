@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from proxy.command.options import ConfigError, Given, Section, option
-from proxy.command.values import listed
+from proxy.text.options import ConfigError, Given, Section, option
+from proxy.text.values import listed
 
 if TYPE_CHECKING:
     from proxy.features.cooperative.declared import NamedLane
@@ -84,7 +84,7 @@ class CooperativeOptions(Section):
             return
         if missing := [name for name in _READ_RECORDS if find_spec(name) is None]:
             # It is needed for this message alone.
-            from proxy.command.environment import environment  # noqa: PLC0415
+            from proxy.text.environment import environment  # noqa: PLC0415
 
             raise ConfigError(
                 f"--cooperative needs {', '.join(missing)}, not installed; in fetchgate's source folder: "

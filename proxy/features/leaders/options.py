@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.command.options import Section, option
-from proxy.command.units import switch
-from proxy.command.values import left_out
+from proxy.text.options import Section, option
+from proxy.text.units import switch
+from proxy.text.values import left_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from proxy.command.options import Section, option
-from proxy.command.units import seconds, size
-from proxy.command.values import by_client
+from proxy.text.options import Section, option
+from proxy.text.units import seconds, size
+from proxy.text.values import by_client
 
 MAX_MIN_BYTES: Final = 2**31 - 1
 """The largest min_bytes of a fetch: it is an int32 (FetchRequest.json)."""

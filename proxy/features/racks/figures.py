@@ -8,7 +8,7 @@ from proxy.core.events import Tally, fetch_bytes
 from proxy.features.feature import Reports
 from proxy.features.racks.options import RackOptions
 from proxy.features.racks.racks import RETURNS, Zone, zone_of
-from proxy.telemetry.figure import COUNTER, GAUGE, Figure, named, one_label
+from proxy.prometheus.figure import COUNTER, GAUGE, Figure, named, one_label
 
 WHAT: Final = ("records", "listing", "produce", "other")
 """The kinds of bytes on the broker's side. Each byte is of exactly one: records of fetch responses, the rest

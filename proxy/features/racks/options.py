@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
-from proxy.command.error_text import reason_of
-from proxy.command.options import ConfigError, Given, Section, option
-from proxy.command.values import left_out, listed
+from proxy.text.error_text import reason_of
+from proxy.text.options import ConfigError, Given, Section, option
+from proxy.text.values import left_out, listed
 
 MAX_RACK_BYTES: Final = 249
 

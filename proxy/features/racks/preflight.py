@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-from proxy.command.printable import printable
 from proxy.features.feature import Cluster
 from proxy.features.racks.options import RackOptions
+from proxy.text.printable import printable
 
 
 def means(options: RackOptions) -> Iterable[str]:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from proxy.command.config import changes, load
-from proxy.command.environment import environment
-from proxy.command.options import ConfigError
 from proxy.features.cooperative import options
 from proxy.features.cooperative.options import CooperativeOptions
+from proxy.text.environment import environment
+from proxy.text.options import ConfigError
 from tests.command.loading import NEEDED, error_of
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.command.cli import main
+from proxy.__main__ import main
 from tests.shell import stub_cluster
 from tools.kafka.ports import free_ports
 

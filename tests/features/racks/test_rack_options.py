@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from proxy.command.config import changes, load
-from proxy.command.options import ConfigError
 from proxy.features.racks.options import RackOptions
+from proxy.text.options import ConfigError
 from tests.command.loading import NEEDED, error_of
 from tests.server.test_imported import imported
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.command.cli import main
+from proxy.__main__ import main
 from replay.capture.kafka.exchange import Exchange
 from replay.measure.floors import NO_FLOORS, FloorLog, Floors
 from replay.report.floors import fetches_left

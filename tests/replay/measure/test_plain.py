@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
-from proxy.command.cli import main
+from proxy.__main__ import main
 from replay.capture.files.sources import expand
 from replay.capture.files.spans import SpanReader
 from replay.capture.kafka import exchanges

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.command.printable import printable
 from proxy.session.decision import Reason
+from proxy.text.printable import printable
 from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, RENEGOTIATED, TLS, UNSUPPORTED
 from replay.report import wording
 from replay.simulate.outcome import CUT, NOT_UNDERSTOOD, UNPAIRED

@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from proxy.command.printable import brief, printable
+from proxy.text.printable import brief, printable
 
 from .bodies import BODY_SECONDS, MOST_REVIEWS, Bodies, BusyError
 from .injection import Json, review

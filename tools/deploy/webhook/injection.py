@@ -15,8 +15,8 @@ from itertools import chain, count
 from typing import Any, Final
 
 from proxy.command.config import OPTIONS, REMOVED, load
-from proxy.command.options import ConfigError, Option, told_removed
-from proxy.command.printable import brief, printable
+from proxy.text.options import ConfigError, Option, told_removed
+from proxy.text.printable import brief, printable
 
 NAME: Final = "fetchgate"
 """The name of the gateway's container."""

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from proxy.command.error_text import reason_of
+from proxy.text.error_text import reason_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from proxy.command.installing import Environment
+from proxy.text.installing import Environment
 
 
 def pipx(spec: object, suffix: str = "") -> Environment:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from proxy.addresses import MAX_INT32, whole_number
-from proxy.command.units import word
+from proxy.text.units import word
 
 _Value = TypeVar("_Value")
 

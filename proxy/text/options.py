@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
-from proxy.command.printable import brief, printable
+from proxy.text.printable import brief, printable
 
 _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"

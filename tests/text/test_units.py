@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.command.units import milliseconds, seconds, size, switch, word
+from proxy.text.units import milliseconds, seconds, size, switch, word
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from proxy.command.installing import Environment
+from proxy.text.installing import Environment
 
 
 def environment() -> Environment:

@@ -15,8 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from proxy.telemetry import exposition
-from proxy.telemetry.exposition import Kind, family, of_garbage_collector, of_process
+from proxy.prometheus import exposition
+from proxy.prometheus.exposition import Kind, family, of_garbage_collector, of_process
 
 KINDS: Final[dict[Kind, Any]] = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 LABELS: Final = ("side", "broker", "zone")

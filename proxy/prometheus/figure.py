@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from proxy.core.histograms import Distribution
-from proxy.telemetry.exposition import Kind, Sample, family
+from proxy.prometheus.exposition import Kind, Sample, family
 
 _Source = TypeVar("_Source")
 COUNTER: Final[Kind] = "counter"

@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: how one is declared, and the text format."""
