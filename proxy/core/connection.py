@@ -7,7 +7,7 @@ reason why the connection has to end.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from proxy.core.broker_side import BrokerSide
 from proxy.core.budget import RequestBudget
@@ -29,10 +29,6 @@ from proxy.protocol.addresses import Resolve
 from proxy.protocol.primitives import Buffer
 from proxy.session.decision import Reason
 from proxy.session.partitions import PartitionTable
-
-if TYPE_CHECKING:
-    from proxy.core.leader_retry import LeaderRetry
-    from proxy.core.siblings import Siblings
 
 MAX_REQUEST_BYTES: Final = 104_857_600
 """Kafka's default for socket.request.max.bytes."""
@@ -60,9 +56,6 @@ class Common:
     leaders: Leaders | None = None
     """The newest leader of each partition. Only used if addresses are rewritten. If None, each connection
     keeps its own."""
-    siblings: "Siblings | None" = None
-    """The connections of all clients, to follow leaders. Only used if addresses are rewritten. None if
-    leaders are not followed."""
     stages: tuple[MakeStage, ...] = ()
     """Functions that make the stages of each connection, in the order from the client to the broker."""
 
@@ -81,15 +74,6 @@ class BrokerInfo:
     """The measurements of all connections to this broker. None if nobody reads them."""
     opening: Callable[[int], bool] = _none_opening
     """Returns whether a broker's listener is still being opened."""
-
-
-def _leader_retry(
-    state: ConnectionState, siblings: "Siblings", host: str, node_id: int | None
-) -> "LeaderRetry":
-    """Return the stage of ``--follow-leader``."""
-    from proxy.core.leader_retry import LeaderRetry  # noqa: PLC0415 - most gateways do not need it
-
-    return LeaderRetry(state, siblings, host, node_id)
 
 
 _ALONE: Final = Common()
@@ -172,11 +156,6 @@ class Connection:
         )
         fetch_responses = FetchResponses(state, fetches, sessions, rewriting, leaders)
         state.stages += [make(state) for make in common.stages]
-        siblings = None if resolve is None else common.siblings
-        self.retry = None if siblings is None else _leader_retry(state, siblings, host, broker.node_id)
-        """Retries requests at new leaders. None without ``--follow-leader``, or without `resolve`."""
-        if self.retry is not None:
-            state.stages.append(self.retry)
         self._client_side = ClientSide(
             state,
             fetches,

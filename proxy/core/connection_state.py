@@ -124,6 +124,7 @@ class ConnectionState:
     __slots__ = (
         "broker",
         "client_id",
+        "client_version",
         "delayed",
         "events",
         "fault",
@@ -132,8 +133,7 @@ class ConnectionState:
         "forwarding",
         "from_broker",
         "from_client",
-        "grouped",
-        "has_lane",
+        "gets_part",
         "host",
         "mechanism",
         "meter",
@@ -142,7 +142,6 @@ class ConnectionState:
         "plans",
         "produces",
         "queue",
-        "raises_fetches",
         "request_budget",
         "response_size",
         "stages",
@@ -168,13 +167,11 @@ class ConnectionState:
     ) -> None:
         self.host = host
         self.broker = broker
-        self.grouped = False
-        """Whether the gateway has cooperative groups. They limit the API versions that the client is
-        offered."""
-        self.has_lane = False
-        """Whether the client has a lane of a group, or may have one."""
-        self.raises_fetches = False
-        """Whether fetches of the client's v10 are processed as v11 (a stage does this)."""
+        self.gets_part = False
+        """Whether a stage gives the client only some records of a partition, or may do so. Then no other
+        stage changes what its fetches ask for, or which broker answers them."""
+        self.client_version = 0
+        """The version of the client's last fetch, if a stage has made another one of it. Otherwise 0."""
         self.tally = Tally()
         """The counts of the connection. `Plans.count` later adds the exchanges that used the fast path."""
         self.meter = Meter(measured, self.tally)
@@ -189,8 +186,8 @@ class ConnectionState:
         self.client_id = ""
         """The client id, made readable: of the last ApiVersions, else of the first fetch. "" before these.
 
-        A later fetch with another client id does not change it. With ``--follow-leader``, the first request
-        of any kind counts like the first fetch.
+        A later fetch with another client id does not change it. A stage may set it at the first request of
+        any kind.
         """
         self.mechanism = ""
         """The SASL mechanism that the client has asked for last. "" if it is unknown."""

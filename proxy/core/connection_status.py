@@ -13,8 +13,6 @@ from proxy.core.fast_path import FastPath
 from proxy.core.fetches import Fetches
 from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.protocol.api import ApiKey
-from proxy.protocol.fetch_layout import RACK_VERSION
-from proxy.protocol.fetch_v10 import RAISED
 from proxy.protocol.produce import READ_WITHIN
 from proxy.session.decision import Reason
 
@@ -74,8 +72,7 @@ class ConnectionStatus:
     @property
     def fetch_version(self) -> int:
         """The version of the client's last fetch that was read, or -1 before the first one."""
-        version = self._fetches.version
-        return RAISED if version == RACK_VERSION and self._state.raises_fetches else version
+        return self._state.client_version or self._fetches.version
 
     @property
     def session_id(self) -> int:

@@ -50,7 +50,7 @@ class Refusal(StrEnum):
 
 
 class NotFollowed(StrEnum):
-    """Why a client got an error after a partition's leader moved, in spite of ``--follow-leader``.
+    """Why a client got an error after a partition's leader moved, although new leaders are asked.
 
     The values are the label of `fetchgate_leaders_not_followed_total`.
     """
@@ -218,11 +218,18 @@ class BrokersAwaited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoConsumer:
-    """A client of ``--rack-clients`` sends requests that only leaders take. It gets true Metadata."""
+class Noticed:
+    """A stage has found something about a client that the operator can mend."""
 
+    kind: str
+    """What it is, in two words."""
+    text: str
+    """The rest of a sentence that begins with the client."""
+    message: str
+    """The message of the log."""
+    remedy: str
     request: str
-    """The name of the request's API."""
+    """The name of the API of the client's request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +259,7 @@ Event: TypeAlias = (
     | SessionClosed
     | Passthrough
     | BrokersAwaited
-    | NoConsumer
+    | Noticed
     | LoginRefused
     | Fault
 )

@@ -425,7 +425,7 @@ class FetchHandler(Handler):
         self.listed = True
         """Whether the client gets all partitions of the response, not only the partitions with changes."""
         self.follows = True
-        """Whether new leaders may be asked for partitions that have moved (``--follow-leader``)."""
+        """Whether new leaders may be asked for partitions that have moved."""
         self.noted = OUT_OF_RANGE
         """The errors that are noted in the response, see `FetchResponseWalk.errors`."""
         self.fetch: FetchRequest | None = None

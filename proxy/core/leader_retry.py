@@ -1,4 +1,4 @@
-"""Retries requests at the new leader, for clients without KIP-951: ``--follow-leader``. Sans-IO.
+"""Retries requests at the new leader, for clients without KIP-951. Sans-IO.
 
 A fetch response with error 6 or 74 is held back. The gateway asks the broker for the new leader, if it does
 not know it. Then it sends the failed part to the new leader, once, on the same client's connection to that
@@ -149,7 +149,6 @@ class LeaderRetry(Stage):
         "_authentication",
         "_defect",
         "_held",
-        "_host",
         "_known",
         "_listed",
         "_node_id",
@@ -162,10 +161,9 @@ class LeaderRetry(Stage):
         "_wake",
     )
 
-    def __init__(self, state: ConnectionState, siblings: Siblings, host: str, node_id: int | None) -> None:
+    def __init__(self, siblings: Siblings, node_id: int | None, state: ConnectionState) -> None:
         self._state = state
         self._siblings = siblings
-        self._host = host
         self._node_id = node_id
         self._settle: Callable[[], None] = _nothing
         self._over = False
@@ -198,7 +196,7 @@ class LeaderRetry(Stage):
         self._wake, self._alarm = wake, alarm
 
     def __repr__(self) -> str:
-        return f"<LeaderRetry {self._host} at {self._node_id} held={len(self._held)}>"
+        return f"<LeaderRetry {self._state.host} at {self._node_id} held={len(self._held)}>"
 
     # As a sibling
 
@@ -218,7 +216,7 @@ class LeaderRetry(Stage):
         client_id, as_whom = self._state.client_id, self._authentication.as_whom
         if not (self._authentication.done and client_id) or as_whom is None:
             return None
-        return ClientIdentity(self._host, client_id, as_whom)
+        return ClientIdentity(self._state.host, client_id, as_whom)
 
     def wait_left(self, now: float) -> float:
         # A broker handles the requests of a connection one by one (fetch-semantics, trap 16). So a connection

@@ -262,8 +262,7 @@ class CutVersions(_Rewrite[Rewriting]):
             self.version,
             rewrites=rewriting.readdresses,
             serves=any(stage.gives_sessions for stage in rewriting.state.stages),
-            grouped=rewriting.state.grouped,
-            member=rewriting.state.has_lane,
+            narrowed=frozenset().union(*(stage.versions for stage in rewriting.state.stages)),
         )
         rewriting.eligibility.know(features)
         for stage in rewriting.state.stages:
@@ -341,8 +340,7 @@ def clamped(
     *,
     rewrites: bool = True,
     serves: bool = False,
-    grouped: bool = False,
-    member: bool = False,
+    narrowed: api_versions.Ranges = api_versions.NO_RANGES,
 ) -> tuple[list[Buffer], api_versions.Features | None]:
     """Return an ApiVersions response with the gateway's version ranges. Also return the broker's features.
 
@@ -353,17 +351,11 @@ def clamped(
         version: the version of the request.
         rewrites: whether the gateway rewrites addresses in responses to this client.
         serves: whether this client may have sessions with the gateway.
-        grouped: whether there are cooperative groups.
-        member: whether the client is a member of a cooperative group.
+        narrowed: see `Stage.versions`.
     """
     try:
         body, features = api_versions.clamp(
-            frame[RESPONSE_START_BYTES:],
-            version,
-            rewrites=rewrites,
-            serves=serves,
-            grouped=grouped,
-            member=member,
+            frame[RESPONSE_START_BYTES:], version, rewrites=rewrites, serves=serves, narrowed=narrowed
         )
     except ProtocolError:
         return [frame], None

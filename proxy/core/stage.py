@@ -7,6 +7,7 @@ make it wait, or wrap its handler in another handler (`proxy.core.in_flight`).
 from collections.abc import Callable
 
 from proxy.core.in_flight import FetchHandler, Handler, InFlight
+from proxy.protocol.api_versions import NO_RANGES, Ranges
 from proxy.protocol.fetch_request import FetchRequest
 
 
@@ -25,6 +26,9 @@ class Stage:
     gives_sessions: bool = False
     """Whether the stage gives the client sessions, even if the broker supports none. Then the client is
     offered Fetch v7."""
+    versions: Ranges = NO_RANGES
+    """The versions of APIs that this stage reads. The client is offered no others of these APIs. They are
+    asked for when the client gets an ApiVersions response."""
 
     # Requests
 

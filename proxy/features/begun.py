@@ -1,6 +1,7 @@
 """The features of one process, all together."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from proxy.features.declared import FEATURES
@@ -9,6 +10,7 @@ from proxy.text.options import Section
 
 if TYPE_CHECKING:
     from proxy.core.connection import MakeStage
+    from proxy.core.siblings import Siblings
 
 
 class Begun:
@@ -23,9 +25,18 @@ class Begun:
             (each, running) for each, running in begun if running is not None
         ]
         self.running = [running for _, running in self._all]
+        self._repeat: Callable[[int | None], tuple[MakeStage, ...]] = lambda _node_id: ()
 
     def stages(self, link: LinkInfo) -> "tuple[MakeStage, ...]":
-        return tuple(each for running in self.running for each in running.stages(link))
+        own = (each for running in self.running for each in running.stages(link))
+        return (*own, *self._repeat(link.node_id))
+
+    def repeat_through(self, siblings: "Siblings") -> None:
+        """Repeat requests at other brokers, on these connections, for the features with `Running.repeats`."""
+        # With the first client, this file may be that of another version: an upgrade may be under way.
+        from proxy.core.leader_retry import LeaderRetry  # noqa: PLC0415 - most gateways do not need it
+
+        self._repeat = lambda node_id: (partial(LeaderRetry, siblings, node_id),)
 
     @property
     def repeats(self) -> set[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct as Layout
-from typing import Final
+from typing import Final, TypeAlias
 
 from proxy.protocol import messages
 from proxy.protocol.api import ApiKey, ErrorCode
@@ -33,19 +33,9 @@ too."""
 REWRITABLE: Final[dict[int, tuple[int, int]]] = UNDERSTOOD | CONFINED
 """Like `UNDERSTOOD`, for clients in whose responses addresses are rewritten. The gateway must find all
 addresses."""
-_FOR_GROUPS: Final[dict[int, tuple[int, int]]] = {
-    int(ApiKey.OFFSET_COMMIT): (2, 9),
-    int(ApiKey.OFFSET_FETCH): (1, 9),
-    int(ApiKey.JOIN_GROUP): (0, 9),
-    int(ApiKey.HEARTBEAT): (0, 4),
-    int(ApiKey.LEAVE_GROUP): (0, 5),
-    int(ApiKey.SYNC_GROUP): (0, 5),
-}
-"""Like `UNDERSTOOD`, if there are cooperative groups: the gateway then reads the group messages of every
-client. Later versions of OffsetCommit and OffsetFetch name topics by id (KIP-848)."""
-FOR_MEMBERS: Final[dict[int, tuple[int, int]]] = _FOR_GROUPS | {int(ApiKey.FETCH): (4, 12)}
-"""Like `_FOR_GROUPS`, for a client with a lane of a cooperative group. The gateway also reads its fetches.
-Later versions name topics by id (KIP-516)."""
+Ranges: TypeAlias = frozenset[tuple[int, tuple[int, int]]]
+"""API keys, each with a lowest and a highest version."""
+NO_RANGES: Final[Ranges] = frozenset()
 _RAISED_FROM: Final = 5
 _VERSION_RANGE: Final = Layout(">hhh")
 _ABSENT: Final = -1
@@ -118,8 +108,7 @@ def clamp(
     *,
     rewrites: bool = True,
     serves: bool = False,
-    grouped: bool = False,
-    member: bool = False,
+    narrowed: Ranges = NO_RANGES,
 ) -> tuple[bytes, Features | None]:
     """Limit the offered version ranges to `REWRITABLE` if `rewrites`, otherwise to `UNDERSTOOD`.
 
@@ -132,9 +121,8 @@ def clamp(
             with error 35.
         rewrites: whether addresses are rewritten in responses to this client.
         serves: whether this client may have sessions with the gateway. If so, Fetch v7 is offered even if the
-            broker supports only v5 or v6 (but not if `grouped`). No other maximum is raised.
-        grouped: whether there are cooperative groups, so that the gateway reads group messages.
-        member: whether this client has a lane of a cooperative group, so that `FOR_MEMBERS` applies.
+            broker supports only v5 or v6 (but not with `narrowed`). No other maximum is raised.
+        narrowed: the versions of further APIs that the gateway reads, or fewer versions of these.
 
     Returns:
         The new body (`body` itself if nothing changes), and the broker's features. The features are None if
@@ -146,10 +134,8 @@ def clamp(
     response = _read_response(body, version)
     features = _features(response) if response["error_code"] == ErrorCode.NONE else None
     raises = serves and features is not None and features.is_raised
-    limits = REWRITABLE if rewrites else UNDERSTOOD
-    if grouped:
-        limits = limits | (FOR_MEMBERS if member else _FOR_GROUPS)
-    return splice(body, _cuts(response, limits, raises=raises and not grouped)), features
+    limits = (REWRITABLE if rewrites else UNDERSTOOD) | dict(narrowed)
+    return splice(body, _cuts(response, limits, raises=raises and not narrowed)), features
 
 
 def _read_response(body: bytes, version: int) -> Struct:

@@ -1,4 +1,4 @@
-"""The gateway's own connections to leaders, for clients that have not authenticated: ``--rack-clients``."""
+"""The gateway's own connections to leaders, for clients that have not authenticated."""
 
 import asyncio
 from time import monotonic

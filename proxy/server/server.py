@@ -289,7 +289,6 @@ class Server:
             maybe_not_kafka=self._transparent,
             request_budget=self.request_budget,
             leaders=self._leaders,
-            siblings=self._siblings,
             stages=self.features.stages(link),
         )
 
@@ -402,18 +401,16 @@ class Server:
     def _join_siblings(self) -> None:
         """Let new connections of a client find one another, if a feature repeats requests there."""
         repeats = self.features.repeats
-        if not repeats:
+        if not repeats or self._siblings is not None:
             return
-        if self._siblings is None:
-            # With the first client, its files may be those of another version: an upgrade may be under way.
-            import proxy.core.leader_retry  # noqa: F401, PLC0415 - `Connection` uses it
-            from proxy.core.siblings import Siblings  # noqa: PLC0415 - most gateways do not need it
+        from proxy.core.siblings import Siblings  # noqa: PLC0415 - most gateways do not need it
 
-            self._siblings = Siblings(fetches="fetch" in repeats)
-            if isinstance(self.brokers, BrokerRegistry):
-                from proxy.server.own_connection import OwnConnections  # noqa: PLC0415
+        self._siblings = Siblings(fetches="fetch" in repeats)
+        self.features.repeat_through(self._siblings)
+        if isinstance(self.brokers, BrokerRegistry):
+            from proxy.server.own_connection import OwnConnections  # noqa: PLC0415
 
-                self._siblings.connect = OwnConnections(self.process, self.brokers, self.upstream).connect
+            self._siblings.connect = OwnConnections(self.process, self.brokers, self.upstream).connect
 
     def _apply_limits(self) -> None:
         """Set the limits of sessions and memory from the options.

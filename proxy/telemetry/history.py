@@ -11,7 +11,7 @@ from proxy.core.events import (
     Event,
     Fault,
     LoginRefused,
-    NoConsumer,
+    Noticed,
     Passthrough,
     SessionClosed,
     SessionLost,
@@ -116,6 +116,8 @@ def describe(event: Event, client: str, broker: str) -> tuple[str, str, bool] | 
     Returns:
         The kind, the description, and whether it is a warning. None if the event is not shown.
     """
+    if isinstance(event, Noticed):
+        return event.kind, _words(event, client, broker), True
     kind = _KINDS.get(type(event))
     return (kind, _words(event, client, broker), kind in _WARNINGS) if kind is not None else None
 
@@ -126,11 +128,10 @@ _KINDS: Final[dict[type[Event], str]] = {
     SessionLost: "session lost",
     SessionClosed: "session closed",
     Passthrough: "passed through",
-    NoConsumer: "no consumer",
     LoginRefused: "login refused",
     Fault: "fault",
 }
-_WARNINGS: Final = frozenset({"session refused", "session lost", "no consumer", "login refused", "fault"})
+_WARNINGS: Final = frozenset({"session refused", "session lost", "login refused", "fault"})
 
 
 def _words(event: Event, client: str, broker: str) -> str:
@@ -149,9 +150,8 @@ def _words(event: Event, client: str, broker: str) -> str:
             words = f"{client} is forwarded unchanged: {event.reason}"
         case BrokersAwaited():
             words = f"a response to {client} waits until its brokers have listeners"
-        case NoConsumer():
-            sends = f"{client} of --rack-clients sends {event.request}"
-            words = f"{sends}; for an hour it gets the brokers' own Metadata"
+        case Noticed():
+            words = f"{client} {event.text}"
         case LoginRefused():
             words = f"{broker} refused the authentication of {client}: {refusal(event)}"
         case Fault():
@@ -205,13 +205,8 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
             log.debug("forwarded unchanged", **who, reason=event.reason)
         case BrokersAwaited():
             log.debug("response waits for listeners", **who, brokers=sorted(event.node_ids))
-        case NoConsumer():
-            log.warning(
-                "client of --rack-clients is not a pure consumer",
-                **who,
-                request=event.request,
-                remedy="it gets the brokers' own Metadata for an hour; remove its id from --rack-clients",
-            )
+        case Noticed():
+            log.warning(event.message, **who, request=event.request, remedy=event.remedy)
         case LoginRefused():
             pass  # logged once a minute for each client: see `Server.report`
         case Fault():

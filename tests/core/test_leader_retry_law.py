@@ -8,10 +8,10 @@ from typing import Final
 import hypothesis.strategies as st
 from hypothesis import given
 
-from proxy.core.connection import Connection
 from proxy.core.repeat_fetch import HOLD_SECONDS
 from proxy.core.siblings import Siblings
 from proxy.protocol.api import ApiKey
+from tests.connections import Asked
 from tests.core.following import (
     TOPIC,
     epochs_response,
@@ -42,7 +42,7 @@ class Side:
 
     def __init__(self, played: Playbook, node_id: int) -> None:
         self.played, self.node_id = played, node_id
-        self.connection: Connection = played.connection
+        self.connection: Asked = played.connection
         self.asked: list[int] = []
         self.told: list[int] = []
         self.queue: deque[bytes] = deque()

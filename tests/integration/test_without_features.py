@@ -4,6 +4,9 @@ The other tests of this are in `tests/features/test_deletable.py`.
 """
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -52,9 +55,17 @@ def test_a_client_reads_all_and_nothing_tells_of_the_features(
         consumer.subscribe([TOPIC])
         found = [message.value() for message in consumer.consume(RECORDS, timeout=60)]
         state, metrics = json.dumps(gateway.state()), " ".join(gateway.metrics())
+        screen = subprocess.run(
+            [sys.executable, "-m", "proxy", "top", "--once", "--admin", gateway.admin],
+            env=os.environ | environment_of(tmp_path),
+            text=True,
+            capture_output=True,
+            check=False,
+        )
         consumer.close()
         assert gateway.stop() == 0
 
+    assert (screen.returncode, screen.stderr) == (0, "")
     assert found == [b"%d" % number for number in range(RECORDS)]
     assert not [name for name in options if f'"{name}"' in state]
     assert not [name for name in figures if f"fetchgate_{name}" in metrics]

@@ -51,7 +51,7 @@ from proxy.protocol.api import (
     ApiKey,
     request_header,
 )
-from proxy.protocol.api_versions import FOR_MEMBERS
+from proxy.protocol.api_versions import NO_RANGES, Ranges
 from proxy.protocol.fetch_request import parse_fetch_request
 from proxy.protocol.messages import read
 from proxy.protocol.primitives import Buffer, ProtocolError, encode_string
@@ -81,6 +81,20 @@ _OF_GROUPS: Final = frozenset(
     {int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP), int(ApiKey.HEARTBEAT), int(ApiKey.LEAVE_GROUP)}
 )
 """The APIs whose requests the stage reads if they name a cooperative group."""
+_FOR_GROUPS: Final[Ranges] = frozenset(
+    {
+        int(ApiKey.OFFSET_COMMIT): (2, 9),
+        int(ApiKey.OFFSET_FETCH): (1, 9),
+        int(ApiKey.JOIN_GROUP): (0, 9),
+        int(ApiKey.HEARTBEAT): (0, 4),
+        int(ApiKey.LEAVE_GROUP): (0, 5),
+        int(ApiKey.SYNC_GROUP): (0, 5),
+    }.items()
+)
+"""What all clients are offered. Later OffsetCommit and OffsetFetch name topics by id (KIP-848)."""
+_FOR_MEMBERS: Final = _FOR_GROUPS | {(int(ApiKey.FETCH), (4, 12))}
+"""What a client with a lane is offered. Later versions of Fetch name topics by id (KIP-516)."""
+_READ: Final = dict(_FOR_MEMBERS)
 _KEEP: Final = frozenset({"kafka-python"})
 """Client software that continues at its old position if a partition is taken from it and assigned again,
 although it has reported the release. kafka-python 3 also delivers records that it had fetched before
@@ -179,6 +193,12 @@ class MemberStage(Stage):
         return self._claim is not None or (self._current is not None and self._current.waits)
 
     @property
+    def versions(self) -> Ranges:  # type: ignore[override]  # computed, not set
+        if not self._is_member:
+            return NO_RANGES
+        return _FOR_MEMBERS if self._state.gets_part else _FOR_GROUPS
+
+    @property
     def busy(self) -> bool:
         return self.holds
 
@@ -239,7 +259,7 @@ class MemberStage(Stage):
         if client_id != self._identity.client_id or not self._is_member:
             if (used := self._names(client_id)) is not None:
                 return used
-            self._state.grouped, self._state.has_lane = True, self._identity.has_lane or not client_id
+            self._state.gets_part = self._identity.has_lane or not client_id
             self._state.plans.stop()
         return self._process(_Request(size, name_end, api_key, version), data)
 
@@ -283,7 +303,7 @@ class MemberStage(Stage):
 
     def _read_whole(self, request: _Request, data: bytes) -> bool:
         size, version, now = request.size, request.version, self._state.now
-        lowest, highest = FOR_MEMBERS.get(request.api_key, (0, version))
+        lowest, highest = _READ.get(request.api_key, (0, version))
         name = ApiKey(request.api_key).name
         if size > MAX_READ or not lowest <= version <= highest:
             wrong = f"{size} bytes are too many" if size > MAX_READ else "the version is not offered"

@@ -23,7 +23,6 @@ from proxy.core.requests import read_client_names
 from proxy.core.stage import Stage
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header
 from proxy.protocol.fetch_request import FetchRequest
-from proxy.protocol.fetch_v10 import RAISED
 from proxy.protocol.primitives import ProtocolError, read_compact_string, read_int32, read_string
 from proxy.protocol.produce import READ_WITHIN
 
@@ -163,14 +162,14 @@ class FetchFloorsStage(Stage):
         least, longest = (
             of_client(floors, client_id) for floors in (self._floors.min_bytes, self._floors.max_wait_ms)
         )
-        if not (least or longest) or self._state.has_lane:
+        if not (least or longest) or self._state.gets_part:
             return fetch
         if least > fetch.min_bytes:
             self._partition_bytes = smallest_partition(fetch, self._partition_bytes)
         if self._is_paused():
             return fetch
         longest = self._limited(longest, fetch) if longest > fetch.max_wait_ms else 0
-        version = RAISED if self._state.raises_fetches else fetch.layout.version
+        version = self._state.client_version or fetch.layout.version
         wait_ms, min_bytes = raised(fetch, least, longest, self._partition_bytes, version)
         if wait_ms == fetch.max_wait_ms and min_bytes == fetch.min_bytes:
             return fetch

@@ -336,7 +336,7 @@ class RackClientsStage(Stage):
         if (
             request.api_key != _METADATA
             or not FIRST_VERSION <= request.version <= LAST_VERSION
-            or self._state.has_lane
+            or self._state.gets_part
             or not self._shared.names_for(self._client_id)
         ):
             return request.handler
@@ -359,7 +359,7 @@ class RackClientsStage(Stage):
         return (
             (self.follower.watched or self._shared.names_for(self._state.client_id))
             and self._shared.racks.may_be_here(self._node_id())
-            and not self._state.has_lane
+            and not self._state.gets_part
         )
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from proxy.core.connection_state import ConnectionState
-from proxy.core.events import NoConsumer
+from proxy.core.events import Noticed
 from proxy.core.in_flight import Handler, InFlight, Over
 from proxy.core.leader_retry import LeaderRetry
 from proxy.core.repeat import MAX_BYTES
@@ -419,7 +419,7 @@ class RackOffsetsStage(Stage):
         """
         is_new = self._needs_leaders(self._client_id, "no_consumer")
         if is_new:
-            self._state.events.append(NoConsumer(request=api))
+            self._state.events.append(no_consumer(api))
         return is_new
 
     # The connection
@@ -435,6 +435,17 @@ class RackOffsetsStage(Stage):
             fetching[key] -= 1
             if not fetching[key]:
                 del fetching[key]
+
+
+def no_consumer(api: str) -> Noticed:
+    """Return the event of a client that sends requests that only leaders take. It gets true Metadata."""
+    return Noticed(
+        kind="no consumer",
+        text=f"of --rack-clients sends {api}; for an hour it gets the brokers' own Metadata",
+        message="client of --rack-clients is not a pure consumer",
+        remedy="it gets the brokers' own Metadata for an hour; remove its id from --rack-clients",
+        request=api,
+    )
 
 
 def _is_refused_unseen(api_key: int, version: int, data: bytes, size: int) -> bool:

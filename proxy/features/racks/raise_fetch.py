@@ -123,13 +123,15 @@ class RaiseFetch(Stage):
     def before_fetch(self, frame: bytes, version: int, body: int) -> tuple[bytes, int] | None:
         """Return a fetch of v10 as v11 if its broker may be a follower. Return others unchanged."""
         self._raised = None
+        self._state.client_version = 0
         if version == RAISED and not self.is_off and self._may_raise():
             sent = raised(frame)
             fetch = self._read(sent, body)
             # An incremental fetch does not list the partitions of its session.
             if fetch is not None and (self._has_raised or self._raises(fetch)):
                 self._raised = fetch
-                self._has_raised = self._state.raises_fetches = True
+                self._has_raised = True
+                self._state.client_version = version
                 return sent, RACK_VERSION
         return frame, version
 

@@ -548,7 +548,7 @@ def test_members_of_cooperative_groups_stay_as_they_are() -> None:
     """The broker would count the records of all members."""
     play = connected()
     for core in play.connection.cores:
-        core._state.has_lane = True
+        core._state.gets_part = True
     sends(play, {})
 
 

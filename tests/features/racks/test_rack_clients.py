@@ -400,7 +400,7 @@ def test_members_of_cooperative_groups_are_left_alone() -> None:
     gateway = Gateway()
     play = gateway.connect()
     for core in play.connection.cores:
-        core._state.has_lane = True
+        core._state.gets_part = True
     play.exchange(fetch(12, *T[:1]), fetch_response(12, ("t", [entry(0, error=1)])))
 
 

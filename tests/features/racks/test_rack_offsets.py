@@ -7,7 +7,7 @@ import pytest
 from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
-from proxy.core.events import NoConsumer
+from proxy.core.events import Noticed
 from proxy.core.leader_retry import QUIET_SECONDS
 from proxy.core.own import TakeReply
 from proxy.core.repeat import MAX_BYTES
@@ -20,6 +20,7 @@ from proxy.features.racks.rack_offsets import (
     TRUE_SECONDS,
     RackOffsetsStage,
     Troubles,
+    no_consumer,
 )
 from proxy.features.racks.raise_fetch import RaiseFetch
 from proxy.protocol.api_versions import Features
@@ -420,7 +421,7 @@ def test_rule_24_a_producer_gets_true_metadata_for_an_hour() -> None:
     for _ in range(3):
         here.exchange(produce(1), produced(6))
     leader.nothing()
-    assert here.events(NoConsumer) == [NoConsumer(request="PRODUCE")]
+    assert here.events(Noticed) == [no_consumer("PRODUCE")]
     assert true_until(gateway, NOW + LONG_SECONDS)
     assert gateway.leaders.returns["no_consumer"] == 1
 
@@ -444,7 +445,7 @@ def test_rule_24_records_without_an_answer_show_it_themselves() -> None:
     leader.client(produce(0)).to_broker(produce(0))
     assert gateway.metadata(NOW) == NAMED
     here.client(produce(0)).to_broker(produce(0))
-    assert here.events(NoConsumer) == [NoConsumer(request="PRODUCE")]
+    assert here.events(Noticed) == [no_consumer("PRODUCE")]
     assert true_until(gateway, NOW + LONG_SECONDS)
 
 
@@ -453,7 +454,7 @@ def test_rule_24_a_version_that_is_not_read_shows_it_itself() -> None:
     here = gateway.connect(HERE)
     asked = request(21, 3, 5, b"\0?", b"app")
     here.client(asked).to_broker(asked)
-    assert here.events(NoConsumer) == [NoConsumer(request="DELETE_RECORDS")]
+    assert here.events(Noticed) == [no_consumer("DELETE_RECORDS")]
     assert true_until(gateway, NOW + LONG_SECONDS)
 
 
@@ -463,13 +464,13 @@ def test_rule_24_delete_records_and_share_fetch_as_well() -> None:
     part = b"\0\0\0\0" + b"\xff" * 8 + b"\0\6"
     told = response(5, bytes(4) + b"\0\0\0\1" + b"\0\6orders" + b"\0\0\0\1" + part)
     here.exchange(request(21, 0, 5, b"?", b"app"), told)
-    assert here.events(NoConsumer) == [NoConsumer(request="DELETE_RECORDS")]
+    assert here.events(Noticed) == [no_consumer("DELETE_RECORDS")]
     for api_key, version, name in ((78, 1, "SHARE_FETCH"), (61, 0, "DESCRIBE_PRODUCERS")):
         gateway = Gateway()
         here = gateway.connect(HERE)
         asked = request(api_key, version, 5, b"\0?", b"app")
         here.client(asked).to_broker(asked)
-        assert here.events(NoConsumer) == [NoConsumer(request=name)]
+        assert here.events(Noticed) == [no_consumer(name)]
         assert true_until(gateway, NOW + LONG_SECONDS)
 
 
@@ -485,7 +486,7 @@ def test_rule_24_other_clients_produce_on_the_fast_path() -> None:
     for troubles in gateway.all_troubles:
         troubles.forget_plans()
     here.exchange(produce(1, 9, b"producer"), produced(6, correlation=9))
-    assert here.events(NoConsumer) == [NoConsumer(request="PRODUCE")]
+    assert here.events(Noticed) == [no_consumer("PRODUCE")]
 
 
 def test_rule_26_the_replica_gets_v11_for_v10() -> None:
