@@ -14,29 +14,24 @@ ACCEPTED_AT_ONCE: Final = 64
 """How many connections of one socket are accepted in a row. Then the event loop serves open connections
 again."""
 ACCEPT_AGAIN_SECONDS: Final = 1.0
-"""How long to wait before the next try after a failed accept, in seconds."""
 
 
 class Acceptor:
     """Has a listener for the bootstrap and one for each broker, and accepts clients on them.
 
     The key of a listener is the broker's id, None for the bootstrap, or `BY_NAME` for the one listener that
-    the brokers of a host template share. In transparent mode, only None has a listener. The servers of
-    asyncio are not used: they report a client only after the TLS handshake, so handshakes would not count as
-    connections.
-
-    Args:
-        process: the process.
-        inherited: listening sockets from systemd.
+    the brokers of a host template share. In transparent mode, only None has a listener. `inherited` are
+    listening sockets from systemd.
     """
+
+    # The servers of asyncio are not used: they report a client only after the TLS handshake, so handshakes
+    # would not count as connections.
 
     def __init__(self, process: Process, inherited: Sequence[socket] = ()) -> None:
         self.binding = Binding(process.config.reuse_port, inherited)
         self._process = process
         self.listeners: dict[NodeId, list[socket]] = {}
-        """The sockets of each listener, by the listener's key."""
         self._watching = False
-        """Whether the event loop watches the listeners."""
         self._take: Callable[[socket, NodeId], None]
         self._failed: Callable[[], None]
 
@@ -60,10 +55,7 @@ class Acceptor:
     def listen(self, node_id: NodeId, address: Address, ips: Sequence[str] = ()) -> tuple[Address, ...]:
         """Bind a listener. Return the bound IPs, each with the port.
 
-        Args:
-            node_id: the broker of the listener.
-            address: the address of the listener.
-            ips: the IPs of the address. If empty, a host name is looked up, which blocks.
+        `ips` are the IPs of the address. If empty, a host name is looked up, which blocks.
 
         Raises:
             OSError: the address can't be bound.
@@ -77,7 +69,6 @@ class Acceptor:
         return tuple(Address(*sock.getsockname()[:2]) for sock in sockets)
 
     def stop(self, node_id: NodeId) -> None:
-        """Close a listener, if it exists."""
         for sock in self.listeners.get(node_id, ()):
             if self._watching:
                 self._process.loop.remove_reader(sock.fileno())
@@ -85,22 +76,14 @@ class Acceptor:
         self.listeners.pop(node_id, None)
 
     def close(self) -> None:
-        """Close all listeners."""
         for node_id in list(self.listeners):
             self.stop(node_id)
 
     def begin(self, take: Callable[[socket, NodeId], None], failed: Callable[[], None]) -> None:
-        """Begin to accept clients.
-
-        Args:
-            take: takes a client, and the id of its listener.
-            failed: called if accepting fails.
-        """
         self._take, self._failed = take, failed
         self._go_on()
 
     def _go_on(self) -> None:
-        """Accept clients, also at listeners that are opened later."""
         if not self._watching:
             self._watching = True
             for node_id in self.listeners:
@@ -118,7 +101,6 @@ class Acceptor:
                     self._process.loop.remove_reader(sock.fileno())
 
     def _accept(self, node_id: NodeId, listener: socket) -> None:
-        """Accept the waiting clients of one listening socket."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 client, _address = listener.accept()

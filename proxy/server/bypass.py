@@ -22,15 +22,10 @@ class _OtherProcess:
     name: str
     parent: int
     user: int
-    """The effective user id of the process. The connections of the process belong to this user."""
+    """The effective user id of the process, which owns its connections."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the data of a process from its folder in /proc.
-
-        Raises:
-            OSError: the process has ended.
-        """
         facts: dict[str, str] = {}
         for line in (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -50,9 +45,6 @@ def passing_by(proc: Path = Path("/proc")) -> str:
 
     The warning does not list gateways, nor the processes that have started this gateway. Without a readable
     /proc, there is no warning.
-
-    Args:
-        proc: the folder /proc.
     """
     try:
         own = _OtherProcess.read(Path(proc, str(os.getpid())))
@@ -70,10 +62,6 @@ def passing_by(proc: Path = Path("/proc")) -> str:
 
 
 def _others(proc: Path, own: _OtherProcess) -> Iterator[_OtherProcess]:
-    """Yield the other processes of the gateway's user.
-
-    Skip gateways, and the processes that started this gateway.
-    """
     found: dict[int, _OtherProcess] = {}
     for folder in _folders(proc):
         try:
@@ -92,7 +80,6 @@ def _others(proc: Path, own: _OtherProcess) -> Iterator[_OtherProcess]:
 
 
 def _line(process: _OtherProcess, found: dict[int, _OtherProcess]) -> list[_OtherProcess]:
-    """Return a process, its parent, its parent's parent, and so on."""
     line = [process]
     while (parent := found.get(line[-1].parent)) is not None and parent not in line:
         line.append(parent)
@@ -100,10 +87,7 @@ def _line(process: _OtherProcess, found: dict[int, _OtherProcess]) -> list[_Othe
 
 
 def _program(proc: Path, process: _OtherProcess) -> list[bytes]:
-    """Return the first words of a command line, before subcommand and options.
-
-    These words are the same for all gateways that are started in the same way.
-    """
+    """Return the command line before subcommand and options: the same for all gateways."""
     try:
         words = Path(proc, str(process.number), "cmdline").read_bytes().split(b"\0")[:-1]
     except OSError:

@@ -20,40 +20,31 @@ from proxy.telemetry.unanswered import Owed, Unanswered
 BELOW_LIMIT: Final = 0.9
 """The number of connections must fall below this share of the limit before the warning is repeated."""
 WARN_AGAIN_SECONDS: Final = 5.0
-"""The shortest time between two warnings about --max-connections, in seconds. The number of clients may go up
-and down near the limit."""
+"""The shortest time between two warnings about --max-connections. The number of clients may go up and down
+near the limit."""
 CALM_SECONDS: Final = 60.0
-"""How long the status still shows a lack of file descriptors after it has ended, in seconds."""
+"""How long the status still shows a lack of file descriptors after it has ended."""
 NO_DESCRIPTOR: Final = "no file descriptor is left for more clients; raise the limit (ulimit -n)"
 NOT_ASKED: Final = "the bootstrap has not been asked yet"
 AGAIN_SECONDS: Final = 300.0
-"""How long the same problem of a client is not logged again, in seconds. A client may retry each second for
-days."""
+"""How long the same problem of a client is not logged again. A client may retry each second for days."""
 LOGIN_AGAIN_SECONDS: Final = 60.0
-"""How long the same refused authentication of a client is not logged again, in seconds."""
+"""How long the same refused authentication of a client is not logged again."""
 MAX_CLIENTS: Final = 1000
-"""How many problems of clients are remembered. Above that, the oldest is forgotten. Of so many new clients
-there is a line in the log."""
+"""How many problems of clients are remembered. Above that, the oldest is forgotten."""
 MAX_WORDS: Final = 1000
-"""How many characters of a client's name and of a reason are kept. Both texts can be long, because clients
-choose parts of them."""
+"""How many characters of a client's name and of a reason are kept. Clients choose parts of these texts."""
 LINES: Final = BURST // 2
 """The most problems of clients that are logged in a window of `WINDOW` seconds. This is half of `BURST`,
 because an interval of `proxy.telemetry.logs.Throttle` can overlap two of these windows. So the throttle drops
 no line that is remembered here as logged, unless other code logs the same event."""
 UNTRIED_SECONDS: Final = 180.0
-"""If nobody has tried to reach an unreachable broker for this many seconds, the broker is forgotten: it may
-no longer exist. Clients that need a broker retry every few seconds. The alert for unreachable brokers waits
-longer than these seconds."""
+"""An unreachable broker is forgotten if nobody has tried to reach it for this long: it may no longer exist.
+Clients that need a broker retry every few seconds. The alert for unreachable brokers waits longer."""
 
 
 class ConnectionLimit:
-    """Enforces ``--max-connections``. It warns once each time the limit is reached, not for each client.
-
-    Args:
-        log: the log for the warning.
-        note: adds the warning to the recent events.
-    """
+    """Enforces ``--max-connections``. It warns once each time the limit is reached, not for each client."""
 
     def __init__(self, log: Logger, note: Note) -> None:
         self._log = log
@@ -62,13 +53,7 @@ class ConnectionLimit:
         self._warned_at = 0.0
 
     def admits(self, connected: int, limit: int, now: float) -> bool:
-        """Return whether one more client is accepted.
-
-        Args:
-            connected: the number of connected clients.
-            limit: ``--max-connections``.
-            now: the time in seconds.
-        """
+        """Return whether one more client is accepted. `now` is in seconds."""
         if connected < BELOW_LIMIT * limit and now - self._warned_at >= WARN_AGAIN_SECONDS:
             self._warned = False
         if connected < limit:
@@ -84,27 +69,17 @@ class ConnectionLimit:
 
 
 class Descriptors:
-    """Remembers for a while that the process ran out of file descriptors. It warns once each time.
-
-    Args:
-        log: the log for the warning.
-        note: adds the warning to the recent events.
-    """
+    """Remembers for a while that the process ran out of file descriptors. It warns once each time."""
 
     def __init__(self, log: Logger, note: Note) -> None:
         self.problem = ""
-        """The problem in words if file descriptors ran out recently, otherwise ""."""
+        """What to report if file descriptors ran out recently, otherwise ""."""
         self._log = log
         self._note = note
         self._none_at = 0.0
 
     def update(self, *, left: bool, now: float) -> None:
-        """Note whether there are enough file descriptors for one more client.
-
-        Args:
-            left: true if there are enough.
-            now: the time in seconds.
-        """
+        """Note whether file descriptors are left for one more client. `now` is in seconds."""
         if left:
             if now - self._none_at >= CALM_SECONDS:
                 self.problem = ""
@@ -126,7 +101,6 @@ class _FewLines:
         self._lines = 0
 
     def allows(self, now: float) -> bool:
-        """Return whether a line may be written at the time `now`, in seconds. If so, count it."""
         if now - self._window >= WINDOW:
             self._window, self._lines = now, 0
         if self._lines >= LINES:
@@ -136,13 +110,7 @@ class _FewLines:
 
 
 class Repeated:
-    """Logs the same problem of a client at most once in some minutes.
-
-    Args:
-        log: the log for the warnings.
-        event: the message of each line.
-        again_seconds: how long the same problem of a client is not logged again, in seconds.
-    """
+    """Logs the same problem of a client at most once in `again_seconds`. `event` is the message."""
 
     def __init__(self, log: Logger, event: str, again_seconds: float = AGAIN_SECONDS) -> None:
         self._log = log
@@ -153,7 +121,6 @@ class Repeated:
         first."""
         self._few = _FewLines()
         self._suppressed = 0
-        """How many lines were suppressed since the last line."""
 
     def happens(
         self,
@@ -166,12 +133,8 @@ class Repeated:
     ) -> bool:
         """Record a problem. Return whether it was logged.
 
-        Args:
-            client: what identifies the client, for example its host.
-            reason: the problem, in words.
-            now: the time in seconds.
-            shown: the client's name in the log, if `client` is not a name.
-            fields: further fields of the line.
+        `client` is what identifies the client, for example its host; `shown` is its name in the log, if
+        `client` is not a name. `now` is in seconds.
         """
         key = client[:MAX_WORDS], reason[:MAX_WORDS]
         at, more = self._told.get(key, (-self._again, 0))
@@ -194,13 +157,7 @@ class Repeated:
 
 
 class NewClients:
-    """Logs each client once, with its first connection.
-
-    A client is new if its id, its software or its host is.
-
-    Args:
-        log: the log.
-    """
+    """Logs each client once, with its first connection. It is new if its id, its software or its host is."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
@@ -208,7 +165,6 @@ class NewClients:
         self._few = _FewLines()
 
     def named(self, client_id: str, software: str, host: str, now: float) -> None:
-        """Note that a client has named itself on a connection. `now` is in seconds."""
         client = client_id, software, host
         if client in self._known or len(self._known) >= MAX_CLIENTS:
             return
@@ -223,11 +179,7 @@ class NewClients:
 class Reachability:
     """The brokers that this process can't reach, and the reasons. Only changes are logged.
 
-    Args:
-        bootstrap: the bootstrap addresses. Empty in transparent mode.
-        log: the log for the changes.
-        note: adds the changes to the recent events.
-        called: returns the name of a broker for messages.
+    `bootstrap` is empty in transparent mode. `called` returns the name of a broker for messages.
     """
 
     def __init__(
@@ -244,7 +196,6 @@ class Reachability:
         """Whether the bootstrap has answered the gateway's question for its brokers, if only by requiring
         authentication. True from the start in transparent mode."""
         self.failures = Counter[NodeId]()
-        """The number of failed attempts to reach each broker."""
         if bootstrap:
             self.unreachable_brokers.failed(None, NOT_ASKED, monotonic())
         self._log = log
@@ -268,7 +219,6 @@ class Reachability:
             self._note("reachable again", f"{self._called(node_id)} is reachable again at {address}")
 
     def unreachable(self, node_id: NodeId, reason: str) -> None:
-        """Note that a broker did not respond at any address, or ended a connection with a TLS error."""
         if node_id == LOOPED:
             return
         self.failures[node_id] += 1
@@ -286,10 +236,7 @@ class Reachability:
             self._note("unreachable", f"{self._called(node_id)} is unreachable: {reason}", warning=True)
 
     def forget(self, now: float) -> None:
-        """Forget unreachable brokers to which nobody has tried to connect for a while.
-
-        `now` is in seconds.
-        """
+        """Forget unreachable brokers to which nobody has tried to connect for a while."""
         for node_id in self.unreachable_brokers.forget(now - UNTRIED_SECONDS):
             self._log.info(
                 "unreachable broker forgotten, no client tries to reach it",
@@ -311,10 +258,7 @@ class Reachability:
 class HungBrokers:
     """The brokers that accept requests but do not respond. Start and end of each silence are logged.
 
-    Args:
-        log: the log for the changes.
-        note: adds the changes to the recent events.
-        called: returns the name of a broker for messages.
+    `called` returns the name of a broker for messages.
     """
 
     def __init__(self, log: Logger, note: Note, called: Callable[[NodeId], str]) -> None:
@@ -326,9 +270,9 @@ class HungBrokers:
         """The start of the silence in seconds, for each broker whose silence has been logged."""
 
     def look(self, found: Mapping[NodeId, Owed], now: float) -> None:
-        """Find brokers that do not respond. `found` has the outstanding responses of each broker.
+        """Find brokers that do not respond.
 
-        A broker that is not in `found` has no outstanding responses.
+        `found` has the outstanding responses of each broker. If a broker is missing there, it has none.
         """
         self.unanswered.look(found, now)
         before, self._told = self._told, self.unanswered.hung(now)
@@ -357,7 +301,7 @@ class HungBrokers:
         self._note("responds again", f"{self._called(node_id)} responds again, after {int(seconds)} s")
 
     def forget(self, now: float) -> None:
-        """Forget brokers to which nobody has sent requests for a while. `now` is in seconds."""
+        """Forget brokers to which nobody has sent requests for a while."""
         self.unanswered.forget(now - UNTRIED_SECONDS)
         for node_id in self._told.keys() - self.unanswered.hung(now).keys():
             del self._told[node_id]

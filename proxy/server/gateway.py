@@ -15,12 +15,7 @@ from proxy.telemetry.status import Account, Health, Status, health_of
 
 
 class Gateway:
-    """The process of ``fetchgate proxy``.
-
-    Args:
-        process: the state of the process.
-        inherited: the listening sockets that systemd has opened.
-    """
+    """The process of ``fetchgate proxy``. `inherited` are the listening sockets that systemd has opened."""
 
     def __init__(self, process: Process, inherited: Sequence[socket] = ()) -> None:
         self.process = process
@@ -49,15 +44,12 @@ class Gateway:
         server.begin()
 
     def status(self) -> Status:
-        """Return the present status of the process."""
         return self.server.status()
 
     def health(self) -> Health:
-        """Return whether the gateway can serve clients, and a list of its problems."""
         return health_of(self.status())
 
     def account(self) -> Account:
-        """Return the status, and the sums over all connections. The list of connections is left out."""
         return self.server.account()
 
     async def connections(self, most: int) -> list[state.Described]:
@@ -65,23 +57,16 @@ class Gateway:
         return await state.connections(self.server.links, most, self.server.describe)
 
     def reconfigure(self, config: Config) -> None:
-        """Apply the changed options that need no restart."""
         self.process.options.config = with_live(self.process.config, config)
         self.server.reconfigured()
 
     def follow_files(self) -> None:
-        """Reload each certificate whose file has changed."""
         self.server.follow_files()
 
     async def drain(self, within: float) -> int:
         """Stop listening, finish the requests in flight, then close everything.
 
-        Args:
-            within: the longest time to wait for requests in flight, in seconds. After this time the remaining
-                connections are closed.
-
-        Returns:
-            The number of connections that were still open after this time.
+        Requests in flight get at most `within` seconds. Return how many connections were still open then.
         """
         if isinstance(self.brokers, BrokerRegistry):
             self.brokers.stop_opening()
@@ -90,11 +75,7 @@ class Gateway:
         return self.close()
 
     def close(self) -> int:
-        """Close the listeners and all connections at once.
-
-        Returns:
-            The number of connections that were open.
-        """
+        """Close everything at once. Return the number of connections that were open."""
         self.acceptor.close()
         if isinstance(self.brokers, BrokerRegistry):
             self.brokers.close()

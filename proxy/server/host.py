@@ -10,12 +10,7 @@ from proxy.server.registry import BrokerRegistry
 
 
 class Host:
-    """The process, as far as features use it.
-
-    Args:
-        process: the process.
-        brokers: the known brokers.
-    """
+    """The process, as far as features use it."""
 
     def __init__(self, process: Process, brokers: BrokerRegistry | Destinations) -> None:
         self._process = process
@@ -25,13 +20,10 @@ class Host:
 
     @property
     def brokers_known(self) -> Mapping[int, Broker]:
-        """The known brokers, by id."""
         return self._brokers.known
 
     def repeated(self, event: str) -> Repeated:
-        """Return what logs problems of clients with this message."""
         return Repeated(self.log, event)
 
     async def ips(self, host: str) -> Sequence[str]:
-        """Return the IPs of a host."""
         return await self._process.resolver.ips(host)

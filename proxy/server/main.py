@@ -39,23 +39,15 @@ if TYPE_CHECKING:
 
 ADMIN_RETRY_SECONDS: Final = 0.5
 ADMIN_LATE_SECONDS: Final = 60.0
-"""The time, in seconds, after which a warning is logged if the address of the admin endpoint is still in
-use."""
+"""When a warning is logged if the address of the admin endpoint is still in use."""
 OWN_FILES: Final = 256
-"""The number of file descriptors that the process needs in addition to two for each client.
-
-They are for listeners, the admin endpoint and files.
-"""
+"""How many file descriptors the process needs beside two for each client: for listeners and files."""
 
 
 def run(arguments: dict[str, Any]) -> int:
     """Run a gateway. With ``--check`` or ``--show-config``, only test or print its options.
 
-    Args:
-        arguments: the parsed command line: the value of each option by its name, or None.
-
-    Returns:
-        The exit code of the process.
+    `arguments` has the value of each option by its name, or None. Return the exit code of the process.
     """
     read = None
     try:
@@ -105,7 +97,6 @@ async def _check(config: Config, gateways: int = 0) -> int:
 
 
 def _passing_by(config: Config) -> str:
-    """Return a warning about programs whose connections are not redirected. It is empty in explicit mode."""
     return "" if config.transparent == "off" else passing_by()
 
 
@@ -115,10 +106,7 @@ def _say(text: str) -> None:
 
 
 async def _serve(config: Config, read: Stamp, arguments: dict[str, Any]) -> int:
-    """Run a gateway until a signal stops it.
-
-    `read` is the stamp of the options file from which `config` was read.
-    """
+    # `read` is the stamp of the options file from which `config` was read.
     loop = asyncio.get_running_loop()
     log = logs.logger()
     files = _raise_file_limit()
@@ -179,10 +167,7 @@ async def _serve(config: Config, read: Stamp, arguments: dict[str, Any]) -> int:
 def _endpoints(
     config: Config, gateway: Gateway, token: Token | None, tls: ReloadingContext | None
 ) -> dict[str, tuple[AdminEndpoint, Address]]:
-    """Return the endpoints to serve, by option: the admin endpoint and the endpoint of ``--metrics``.
-
-    Each endpoint has its listening address.
-    """
+    """Return the endpoints to serve, each with its listening address, by option."""
     found: dict[str, tuple[AdminEndpoint, Address]] = {}
     if (at := config.admin) is not None:
         found["admin"] = AdminEndpoint(gateway, [*config.admin_names, at.host], token=token, tls=tls), at
@@ -198,14 +183,10 @@ async def _start_admin(
     at: Address,
     bind: Callable[[], list[socket]],
 ) -> Address:
-    """Serve an endpoint.
+    """Serve an endpoint. Return the address with the bound port.
 
-    With ``--reuse-port``, the endpoint opens when an older gateway has freed the address.
-
-    Two gateways never share this port, because a client would not know which of them responds.
-
-    Returns:
-        The address with the bound port.
+    With ``--reuse-port``, the endpoint opens when an older gateway has freed the address. Two gateways never
+    share this port, because a client would not know which of them responds.
 
     Raises:
         OSError: the address can't be bound.
@@ -244,11 +225,6 @@ async def _wait_for_admin(
 
 
 def _capture(config: Config, gateway: Gateway) -> "Capture | None":
-    """Start to write a capture if the option ``--capture`` is given.
-
-    Raises:
-        OSError: the directory is not writable.
-    """
     if config.capture is None:
         return None
     from proxy.capture.tap import Capture, Files  # noqa: PLC0415 - it needs dpkt, which takes 3 MB
@@ -296,7 +272,6 @@ def _unbound(flag: str, address: Address, error: OSError) -> int:
 
 
 def _raise_file_limit() -> int:
-    """Raise the limit of file descriptors to the highest value that is allowed. Return the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -15,12 +15,7 @@ from proxy.telemetry.totals import NodeId, Totals
 
 
 class Monitor:
-    """Watches the brokers and the event loop, and returns the status of the process.
-
-    Args:
-        process: the state of the process.
-        brokers: the brokers that the process knows.
-    """
+    """Watches the brokers and the event loop, and returns the status of the process."""
 
     def __init__(self, process: Process, brokers: BrokerRegistry | Destinations) -> None:
         self.reach = Reachability(process.config.bootstrap, process.log, process.note, self.called)
@@ -29,27 +24,22 @@ class Monitor:
         self.descriptors = Descriptors(process.log, process.note)
         self.totals = Totals()
         self.certificates: dict[str, ReloadingContext | None] = {}
-        """The TLS contexts with the gateway's own certificates, by the option that sets the certificate. None
-        without TLS on that side."""
+        """The TLS contexts with the gateway's own certificates, by option. None without TLS on that side."""
         self.draining = False
         self._process = process
         self._brokers = brokers
         self._started_at = monotonic()
 
     def called(self, node_id: NodeId) -> str:
-        """Return the name that messages use for a broker."""
         return called(node_id, self._brokers.known, transparent=self._process.config.is_transparent)
 
     def admits(self, clients: int) -> bool:
-        """Return whether the limit allows one more client when `clients` are connected."""
         return self.connection_limit.admits(clients, self._process.config.max_connections, monotonic())
 
     def out_of_descriptors(self) -> None:
-        """Record that no file descriptor was left for the connection of a client or of its broker."""
         self.descriptors.update(left=False, now=monotonic())
 
     def status(self, problems: list[str], *, slots_used: int, connections: int) -> Status:
-        """Return the present status of this process."""
         options, brokers = self._process.options, self._brokers
         return Status(
             config=options.config,
@@ -75,7 +65,6 @@ class Monitor:
         )
 
     def account(self, status: Status, counts: Counts) -> Account:
-        """Return the status and the sums over all connections. The list of connections is left out."""
         return Account(
             status=status,
             counts=counts,
@@ -86,11 +75,7 @@ class Monitor:
         )
 
     async def keep_history(self, sample: Callable[[float], None]) -> None:
-        """Call `sample` at regular intervals, and measure by how much the event loop is late.
-
-        Args:
-            sample: a function that adds the totals to the history. It gets the time in seconds.
-        """
+        """Call `sample` (with the time in seconds) at regular intervals. Measure how late the loop is."""
         while True:
             before = monotonic()
             await asyncio.sleep(INTERVAL_SECONDS)

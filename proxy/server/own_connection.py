@@ -17,13 +17,7 @@ MOST: Final = 16
 
 
 class OwnConnections:
-    """Opens connections for questions of clients that have no connection to a leader.
-
-    Args:
-        process: the process.
-        brokers: the known brokers.
-        upstream: connects to brokers.
-    """
+    """Opens connections for questions of clients that have no connection to a leader."""
 
     def __init__(self, process: Process, brokers: BrokerRegistry, upstream: Upstream) -> None:
         self._process = process
@@ -53,14 +47,9 @@ class OwnConnections:
 
 
 class OwnConnection:
-    """A connection of the gateway's own, which has the methods of `Sibling`.
+    """A connection of the gateway's own, with the methods of `Sibling`.
 
     It is opened for the question, and closed after the response.
-
-    Args:
-        connections: opens it.
-        who: the client for which it is.
-        address: the broker's address.
     """
 
     __slots__ = ("_address", "_connections", "_who")
@@ -71,20 +60,16 @@ class OwnConnection:
         self._address = address
 
     def identity(self) -> ClientIdentity | None:
-        """See `Sibling.identity`."""
         return self._who
 
     def wait_left(self, _now: float) -> float:
-        """Return 0, because nothing else is sent there."""
-        return 0.0
+        return 0.0  # nothing else is sent there
 
     def quiet(self, _now: float) -> bool:
-        """Return True, because nothing else is sent there."""
-        return True
+        return True  # nothing else is sent there
 
     def ask(self, frame: bytes, take: TakeReply, _now: float, *, partitions: int = -1) -> None:  # noqa: ARG002
-        """See `Sibling.ask`."""
         self._connections.ask(self._address, frame, take)
 
     def count(self, _partitions: int, _record_bytes: int) -> None:
-        """Count nothing, because no fetch is sent there."""
+        """Count nothing: no fetch is sent there."""

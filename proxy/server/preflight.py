@@ -30,7 +30,7 @@ from proxy.telemetry.access import admin_tls, admin_token
 from proxy.text.error_text import reason_of
 
 PATIENCE_SECONDS: Final = 2.0
-"""If a response takes longer than this many seconds, ``--check`` prints that it is waiting."""
+"""When ``--check`` prints that it is waiting for a response."""
 
 Say = Callable[[str], None]
 """Prints one line with the result of a test."""
@@ -39,11 +39,7 @@ Say = Callable[[str], None]
 async def check(config: Config, say: Say, gateways: int = 0) -> bool:
     """Ask every bootstrap address, and bind all addresses that a gateway would bind.
 
-    Args:
-        config: the options.
-        say: prints the result of a test.
-        gateways: the number of gateways like this one for which brokers must have session slots. 0: do not
-            ask for their slots.
+    With `gateways`, also ask whether brokers have session slots for this number of gateways.
 
     Returns:
         True if all addresses could be bound, no broker's address leads back to the gateway, no certificate of
@@ -96,7 +92,6 @@ async def check(config: Config, say: Say, gateways: int = 0) -> bool:
 
 
 def _options_read(config: Config) -> str:
-    """Return a sentence that says how many options came from each source."""
     counts = Counter(given.source for given in config.given.values())
     files = {given.place for given in config.given.values() if given.source == "file"}
     from_file = "".join(f", {counts['file']} from {file}" for file in files)
@@ -107,10 +102,7 @@ def _options_read(config: Config) -> str:
 
 
 def _certificate_valid(config: Config, say: Say) -> bool:
-    """Print until when the certificates of the listeners and of the admin endpoint are valid.
-
-    Return whether none of them has expired. The client certificate for brokers is not among them.
-    """
+    """Print until when certificates of listeners and of the admin endpoint are valid. Return if all are."""
     certificates = list(ClientTls(config).valid())
     admin = admin_tls(config)
     if admin is not None and admin.valid_until is not None:
@@ -130,10 +122,7 @@ def _certificate_valid(config: Config, say: Say) -> bool:
 
 
 def _folders(config: Config) -> Iterator[tuple[str, Path]]:
-    """Yield the directories that a gateway would write to, each with its option.
-
-    If the directory of ``--capture`` does not exist, the nearest one above it is yielded.
-    """
+    """Yield the directories that a gateway would write to, each with its option."""
     if config.state is not None:
         yield "--state", config.state.absolute().parent
     if config.capture is not None:
@@ -206,7 +195,6 @@ async def _enough_slots(
 
 
 def _named(cluster: BootstrapResponse) -> str:
-    """Return how many brokers the bootstrap response lists, in words that end a sentence."""
     if cluster.brokers is None:
         return "; it requires authentication, so brokers are learned from the responses to clients"
     count = len(cluster.brokers)
@@ -216,10 +204,7 @@ def _named(cluster: BootstrapResponse) -> str:
 class _Listeners:
     """The listening sockets that a gateway would have. They are only bound, and serve nobody.
 
-    Args:
-        process: a process whose gateway is not started.
-        say: prints which addresses could be bound, and the address of each broker.
-        opened: closes the sockets when its block ends.
+    `opened` closes the sockets when its block ends.
     """
 
     def __init__(self, process: Process, say: Say, opened: ExitStack) -> None:
@@ -232,10 +217,7 @@ class _Listeners:
         self._brokers = brokers_of(process, self._acceptor)
 
     async def bind_all(self, known: dict[int, Address]) -> bool:
-        """Bind all listeners: bootstrap, brokers, admin endpoint, ``--metrics``.
-
-        Return whether all could be bound, and no broker's address leads back to one of them.
-        """
+        """Return whether all could be bound, and no broker's address leads back to one of them."""
         config = self._config
         bound = [self._bound("--listen", config.listen, self._bind_listen)]
         if isinstance(self._brokers, BrokerRegistry):
@@ -294,10 +276,7 @@ class _Listeners:
         return [*elsewhere, not brokers.problems]
 
     async def _finished(self) -> None:
-        """Wait until no listener is being opened, for at most `bootstrap.ASK_SECONDS`.
-
-        The wait may be longer than a client's response would wait, because names are looked up.
-        """
+        # This may take longer than a client's response would wait, because names are looked up.
         with suppress(TimeoutError):
             async with asyncio.timeout(bootstrap.ASK_SECONDS):
                 while running := self._process.tasks.running:

@@ -28,15 +28,10 @@ _HEAP: Final = (
 
 
 class LiveOptions:
-    """The options that a process uses now, and the result of the last reload.
-
-    Args:
-        config: the options at the start.
-    """
+    """The options that a process uses now, and the result of the last reload."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        """The options that are used now. A reload replaces them."""
         self.errors: list[str] = []
         """The errors of the last reload. A restart would fail with the same errors."""
         self.needs_restart: list[str] = []
@@ -44,33 +39,26 @@ class LiveOptions:
         self.reloaded_at = time()
         """When the options were last read without an error, in seconds since 1970."""
         self.reload_failures = 0
-        """The number of failed reloads since the start."""
 
     def problems(self) -> list[str]:
-        """Return the errors of the last reload, and which options need a restart, as sentences."""
         needed = f"a restart is needed for {', '.join(self.needs_restart)}"
         return [*self.errors, *([needed] if self.needs_restart else [])]
 
 
 class Tasks:
-    """The background tasks of a process.
-
-    Args:
-        loop: the event loop that runs them.
-    """
+    """The background tasks of a process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.running: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task in the background and keep a reference to it."""
+        # The event loop keeps only weak references to tasks.
         task = self._loop.create_task(work)
         self.running.add(task)
         task.add_done_callback(self.running.discard)
 
     def cancel(self) -> None:
-        """Cancel all tasks."""
         for task in list(self.running):
             task.cancel()
 
@@ -83,13 +71,11 @@ class Process:
     loop: asyncio.AbstractEventLoop
     log: Logger
     events: RecentEvents
-    """The recent events, which ``/state`` shows."""
     tasks: Tasks
     resolver: Resolver
 
     @classmethod
     def of(cls, config: Config, loop: asyncio.AbstractEventLoop, log: Logger) -> Self:
-        """Make a process that starts with these options."""
         return cls(
             options=LiveOptions(config),
             loop=loop,
@@ -101,11 +87,9 @@ class Process:
 
     @property
     def config(self) -> Config:
-        """The options that are used now."""
         return self.options.config
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task in the background."""
         self.tasks.spawn(work)
 
     def note(self, kind: str, text: str, *, warning: bool = False) -> None:
@@ -146,8 +130,7 @@ def give_back() -> None:
 def tell_ready(environ: Mapping[str, str]) -> None:
     """Notify systemd (``Type=notify``) that the gateway is ready: listeners are open, signals are handled.
 
-    Args:
-        environ: the environment. NOTIFY_SOCKET in it names the socket. If it is missing, nothing is sent.
+    Without NOTIFY_SOCKET in the environment, nothing is sent.
     """
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
@@ -173,11 +156,7 @@ def open_fds() -> int:
 
 
 def two_descriptors_free() -> bool:
-    """Return whether two file descriptors are free.
-
-    One more client needs two descriptors: one for its own connection, and one for its connection to the
-    broker.
-    """
+    """Return whether one more client can be served: its connection and that to its broker need one each."""
     try:
         two = os.pipe()
     except OSError:

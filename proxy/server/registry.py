@@ -1,12 +1,8 @@
 """The known brokers, their listeners, and the addresses that clients get for them.
 
-When a broker becomes known, `BrokerRegistry` opens a listener for it. It does so at once if the IPs of the
-listener are known. If a response has many brokers, the registry opens a few listeners per step of the event
-loop. If the listener's host is a name, the registry looks it up first. Until the listener is open, the broker
-is *opening*, and responses with this broker wait (`BrokerRegistry.opened`).
-
-The gateway also asks the cluster for its brokers. ``--state`` keeps the brokers in a file, so that their
-listeners are open at once after a restart.
+When a broker becomes known, `BrokerRegistry` opens a listener for it: at once if the listener's IPs are
+known, else after a look-up of its host name. Until then the broker is *opening*, and responses with this
+broker wait (`BrokerRegistry.opened`).
 """
 
 import asyncio
@@ -29,20 +25,18 @@ from proxy.text.error_text import reason_of
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
 """If a bind fails with one of these errors, it may succeed with another port."""
 FORGET_SECONDS: Final = 300.0
-"""A broker loses its listener if it was in no response of the cluster for this many seconds. A restart of a
-broker takes less time."""
+"""A broker loses its listener if it was in no response of the cluster for this long. A restart of a broker
+takes less time."""
 REFRESH_SECONDS: Final = 60.0
-"""How long after a response the gateway asks the cluster for its brokers again, in seconds."""
 RETRY_SECONDS: Final = (1.0, 30.0)
-"""The first and the longest wait after the cluster did not respond, in seconds. The wait doubles each
-time."""
+"""The first and the longest wait after the cluster did not respond. The wait doubles each time."""
 TICK_SECONDS: Final = 5.0
-"""How often the gateway tries again to bind listeners that could not be bound, in seconds."""
+"""How often the gateway tries again to bind listeners that could not be bound."""
 OPEN_SECONDS: Final = 2.0
-"""How long a response waits for the listeners of the brokers in it, in seconds."""
+"""How long a response waits for the listeners of the brokers in it."""
 MAX_BROKERS: Final = 1000
-"""The maximum of brokers that are served. Large clusters have some hundreds. A higher number is probably a
-mistake, and the listeners would use up the file descriptors that clients need."""
+"""Large clusters have some hundreds of brokers. A higher number is probably a mistake. The listeners would
+use up the file descriptors that clients need."""
 UNNAMED_SECONDS: Final = 3600.0
 """If all ports of ``--listen-ports`` are used, a new broker gets that of a broker that no response has named
 for so many seconds. Clients ask for Metadata every few minutes."""
@@ -53,24 +47,16 @@ AT_ONCE: Final = 16
 
 
 class BrokerRegistry:
-    """The known brokers and their listeners, and the addresses that clients get for them.
-
-    Args:
-        process: the gateway's process.
-        acceptor: opens and closes the listeners.
-    """
+    """The known brokers and their listeners, and the addresses that clients get for them."""
 
     def __init__(self, process: Process, acceptor: Acceptor) -> None:
         config = process.config
         self.listen = config.listen
-        """The address of the bootstrap listener. If the port is 0, it is replaced by the real port when the
-        listener is bound."""
+        """The address of the bootstrap listener. A port 0 is replaced when the listener is bound."""
         self.bound: tuple[Address, ...] = ()
-        """The IPs of the bound bootstrap listener, each with the port."""
         self.known: dict[int, Broker] = {}
         self._openings: dict[int, asyncio.Future[None]] = {}
-        """For each broker that a response waits for: a future that is done when the broker's listener is no
-        longer being opened."""
+        """For each broker that a response waits for: done when its listener is no longer being opened."""
         self._process = process
         self._log = process.log
         self._resolver = process.resolver
@@ -81,7 +67,6 @@ class BrokerRegistry:
         if config.listen_ports is not None:
             self._ports = FreePorts(config.listen_ports, {config.listen.port, *self._rule.single.values()})
         self._in_use: Callable[[], Collection[int]] = tuple
-        """Returns the brokers to which clients are connected."""
         self._shares = config.shares_port
         """Whether the brokers of a host template share one listener, at the template's port. Then the server
         name in TLS (SNI) selects the broker."""
@@ -90,10 +75,8 @@ class BrokerRegistry:
         """The addresses at which the shared port is bound."""
         self._state: StateFile | None = None
         self._queue: deque[Broker] = deque()
-        """The brokers whose listeners are opened in the next steps of the event loop."""
         self._opening: set[int] = set()
-        """The ids of the brokers whose listeners wait in the queue, or whose host names are being looked
-        up."""
+        """The ids of brokers in the queue, or whose host names are being looked up."""
         self._at_once = AT_ONCE
         """How many more listeners may be opened in this step of the event loop."""
         self._too_many = ""
@@ -107,7 +90,6 @@ class BrokerRegistry:
 
     @property
     def listeners(self) -> list[Address]:
-        """The IPs and ports of all bound listeners."""
         return [*self.bound, *(at for broker in self.known.values() for at in broker.bound)]
 
     def open(self) -> None:
@@ -122,10 +104,7 @@ class BrokerRegistry:
             self._shared_at = self.bound
 
     def restore(self) -> None:
-        """Open the listeners of the brokers in the state file.
-
-        From this call on, changes of the known brokers are written to the file.
-        """
+        """Open the listeners of the brokers in the state file. From now on, changes are written to it."""
         self._state = StateFile(self._process, self._kept)
         known = self._state.load()
         if self._ports is not None:
@@ -135,7 +114,6 @@ class BrokerRegistry:
             self.learn(kept.node_id, kept.address, port=kept.port)
 
     def close(self) -> None:
-        """Write the last changes to the state file."""
         if self._state is not None:
             self._state.close()
 
@@ -156,12 +134,8 @@ class BrokerRegistry:
     def learn(self, node_id: int, address: Address, *, port: int | None = None) -> Broker | None:
         """Store the address of a broker. If the broker is new, open a listener for it.
 
-        Return None if there are too many brokers.
-
-        Args:
-            node_id: the id of the broker.
-            address: the address of the broker.
-            port: the port that the broker had of ``--listen-ports`` before a restart.
+        Return None if there are too many brokers. `port` is the one that the broker had of ``--listen-ports``
+        before a restart.
         """
         broker = self.known.get(node_id)
         if broker is not None:
@@ -187,7 +161,6 @@ class BrokerRegistry:
         return broker
 
     def _place(self, node_id: int, wanted: int | None = None) -> Address | None:
-        """Return the address for a broker's listener. None if there is no port for it."""
         if self._ports is None or node_id in self._rule.single:
             return self._rule.place(node_id, self.listen)
         port = self._ports.take(wanted)
@@ -197,10 +170,8 @@ class BrokerRegistry:
         return None if port is None else Address(self.listen.host, port)
 
     def _unnamed(self) -> Broker | None:
-        """Return a broker that has probably left the cluster, and has a port of ``--listen-ports``.
-
-        If the cluster requires authentication, the gateway can't ask it which brokers have left.
-        """
+        # A broker that has probably left the cluster. If the cluster requires authentication, the gateway
+        # can't ask it which brokers have left.
         then, in_use = monotonic() - UNNAMED_SECONDS, self._in_use()
         gone = (
             broker
@@ -220,14 +191,9 @@ class BrokerRegistry:
             self._log.warning("brokers left out", reason=self._too_many)
 
     def update(self, named: dict[int, Address], in_use: Collection[int], now: float) -> None:
-        """Update the known brokers from a response of the cluster.
+        """Update the known brokers from a complete response of the cluster.
 
         A broker that was in no response for `FORGET_SECONDS` is removed, unless it is in use.
-
-        Args:
-            named: all brokers of a complete response.
-            in_use: brokers with open connections. They are not removed.
-            now: the time in seconds.
         """
         for broker in [broker for node_id, broker in self.known.items() if node_id not in named]:
             if broker.missing_since is None:
@@ -262,16 +228,13 @@ class BrokerRegistry:
                 self._enqueue(broker)
 
     def is_opening(self, node_id: int) -> bool:
-        """Return whether a broker is still opening: it may get a listener soon."""
         broker = self.known.get(node_id)
         return broker is not None and broker.opening
 
     def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
         """Return the address that clients get for a broker.
 
-        Return None if the broker's own address is not valid, its listener is still opening or could not be
-        opened, or there are too many brokers.
-
+        None if the broker's own address is not valid, it has no open listener, or there are too many brokers.
         With a fixed `reached_at`, this function is a `proxy.protocol.addresses.Resolve`.
         """
         if not can_be_reached(node_id, host, port):
@@ -299,7 +262,6 @@ class BrokerRegistry:
             await asyncio.wait(opening, timeout=OPEN_SECONDS)
 
     def _is_open(self, node_id: int) -> None:
-        """End all waits for the listener of a broker, because it is no longer being opened."""
         opening = self._openings.pop(node_id, None)
         if opening is not None and not opening.done():
             opening.set_result(None)
@@ -307,18 +269,11 @@ class BrokerRegistry:
     # -- opening -------------------------------------------------------------------------------------------
 
     def stop_opening(self) -> None:
-        """Open no more listeners, because the gateway drains.
-
-        Responses still have new brokers in them: another gateway on the same port may serve these brokers.
-        """
+        # The gateway drains. Responses still have new brokers in them: another gateway on the same port may
+        # serve these brokers.
         self._stopped = True
 
     def _open_soon(self, broker: Broker) -> None:
-        """Open the listener of a broker now, or put the broker into the queue.
-
-        It is put into the queue if the IPs for its listener are not known, or if this step of the event loop
-        has already opened many.
-        """
         host = self._host_of(broker)
         ips = self._resolver.known(host)
         if self._at_once and (ips or not host):
@@ -337,7 +292,7 @@ class BrokerRegistry:
             self._process.spawn(self._open_queued())
 
     async def _open_queued(self) -> None:
-        """Open the listeners in the queue, a few in each step of the event loop."""
+        # A few listeners are opened in each step of the event loop.
         try:
             await asyncio.sleep(0)
             while self._queue:
@@ -353,10 +308,7 @@ class BrokerRegistry:
             self._at_once = AT_ONCE
 
     async def _resolve_and_open(self, broker: Broker, host: str) -> None:
-        """Look up a host name, then open the listener.
-
-        This is also done if IPs are known, but the listener could not be opened at them.
-        """
+        # The name is also looked up if IPs are known, but the listener could not be opened at them.
         broker.problem = broker.problem or f"broker {broker.node_id}: the name {host} is being looked up"
         late = asyncio.get_running_loop().call_later(OPEN_SECONDS, self._leave_out, broker)
         try:
@@ -371,36 +323,25 @@ class BrokerRegistry:
             late.cancel()
 
     def _leave_out(self, broker: Broker) -> None:
-        """Leave a broker out of responses for now, because the look-up of its host takes long.
-
-        Responses no longer wait for this broker.
-        """
+        # The look-up of the broker's host takes long. Responses no longer wait for this broker.
         broker.opening = False
         self._is_open(broker.node_id)
         self._changed()
 
     def _knows(self, broker: Broker) -> bool:
-        """Return whether the known broker with this broker's id is the same object."""
         return self.known.get(broker.node_id) is broker
 
     def _host_of(self, broker: Broker) -> str:
-        """Return the host at which to bind a broker's listener.
-
-        Return "" if no listener has to be bound: the shared one is bound already, or the broker has no port.
-        """
+        """Return the host at which to bind a broker's listener. "" if nothing has to be bound."""
         if broker.listener is None or (self._by_name(broker) and self._shared_at):
             return ""
         return self.listen.host if self._by_name(broker) else broker.listener.host
 
     def _by_name(self, broker: Broker) -> bool:
-        """Return whether a broker shares its listener with other brokers.
-
-        Brokers whose listener is at the host of `listen` do not share it.
-        """
+        # Brokers whose listener is at the host of `listen` do not share it.
         return self._shares and broker.listener is not None and broker.listener.host != self.listen.host
 
     def _open(self, broker: Broker, ips: tuple[str, ...]) -> None:
-        """Open the listener of a broker at these IPs."""
         if broker.listener is None:
             self._settle(broker, f"broker {broker.node_id}: {self._no_port()}")
             return
@@ -422,11 +363,7 @@ class BrokerRegistry:
             self._settle(broker, "")
 
     def _listen(self, broker: Broker, listener: Address, ips: tuple[str, ...]) -> tuple[Address, ...]:
-        """Bind the listener of a broker. If its port of ``--listen-ports`` is in use, try some others.
-
-        Raises:
-            OSError: the address can't be bound.
-        """
+        """Bind the listener of a broker. If its port of ``--listen-ports`` is in use, try some others."""
         ports = self._ports if broker.node_id not in self._rule.single else None
         for _ in range(OTHER_PORTS):
             try:
@@ -440,7 +377,6 @@ class BrokerRegistry:
         return self._acceptor.listen(broker.node_id, listener, ips)
 
     def _no_port(self) -> str:
-        """Return why a broker has no port, and what to do."""
         if self._ports is not None:
             return "all ports of --listen-ports are used; give more of them"
         remedy = "give it a port with --broker-ports, or all brokers with --listen-ports"
@@ -455,12 +391,7 @@ class BrokerRegistry:
         self._settle(broker, f"broker {broker.node_id}: {at} can't be bound: {reason_of(error)}; {remedy}")
 
     def _settle(self, broker: Broker, problem: str) -> None:
-        """Note that the opening of a broker's listener has ended.
-
-        Args:
-            broker: the broker.
-            problem: why the opening has failed. "" if it has succeeded.
-        """
+        """Note that the opening of a broker's listener has ended. `problem` is "" if it has succeeded."""
         before, broker.problem = broker.problem, problem
         broker.opening = False
         self._opening.discard(broker.node_id)
@@ -477,13 +408,6 @@ class BrokerRegistry:
     # -- the cluster ---------------------------------------------------------------------------------------
 
     def begin(self, reach: Reachability, tls: BrokerTls, in_use: Callable[[], set[int]]) -> None:
-        """Begin to ask the cluster for its brokers, and to try failed listeners again.
-
-        Args:
-            reach: stores whether the bootstrap address responds.
-            tls: the TLS settings for the bootstrap address.
-            in_use: a function that returns the brokers to which clients are connected.
-        """
         self._in_use = in_use
         self._process.spawn(self._poll(reach, tls, in_use))
         self._process.spawn(self._keep_retrying())
@@ -494,7 +418,6 @@ class BrokerRegistry:
             self.retry()
 
     async def _poll(self, reach: Reachability, tls: BrokerTls, in_use: Callable[[], set[int]]) -> None:
-        """Ask the cluster for its brokers, forever. If the cluster does not respond, the waits get longer."""
         wait = RETRY_SECONDS[0]
         plain: set[Address] = set()  # bootstrap addresses that have responded: without TLS, in plain text
         while True:
@@ -524,12 +447,7 @@ class BrokerRegistry:
 
 
 def brokers_of(process: Process, acceptor: Acceptor) -> BrokerRegistry | Destinations:
-    """Return the registry of brokers. In transparent mode, return the registry of destinations.
-
-    Args:
-        process: the gateway's process.
-        acceptor: has the listeners.
-    """
+    """Return the registry of brokers. In transparent mode, return the registry of destinations."""
     config = process.config
     if config.is_transparent:
         return Destinations(config.transparent, config.listen)

@@ -24,10 +24,6 @@ def load_all(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Config
     A file in a folder is for live options alone. Others could keep new gateways from starting, while those
     that run would not apply them.
 
-    Args:
-        arguments: the parsed command line.
-        environ: the environment.
-
     Raises:
         ConfigError: an option or the file can't be used, or the folder has other files in place of it.
     """
@@ -55,10 +51,6 @@ def load_first(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> tupl
 
     A file that is optional and wrong is left out, as if it were absent. `Reloader` then reports it.
 
-    Args:
-        arguments: the parsed command line.
-        environ: the environment.
-
     Raises:
         ConfigError: an option or the file can't be used.
     """
@@ -78,12 +70,8 @@ def load_first(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> tupl
 class Reloader:
     """Applies changed options that need no restart, and reports changed options that need one.
 
-    Args:
-        gateway: the gateway.
-        config: the options at the start.
-        load: reads all options again, from all sources.
-        file: the file of ``--config``.
-        read: the stamp of the file from which `config` was read. None if there was no file.
+    `load` reads all options again, from all sources. `read` is the stamp of the file of ``--config`` from
+    which `config` was read, None if there was no file.
     """
 
     def __init__(
@@ -98,17 +86,14 @@ class Reloader:
         """The options in use now. If an option needs a restart, the old value stays here, so each reload
         reports the option again."""
         self.draining = False
-        """Whether the gateway drains. While it drains, a reload does not change ``--drain-timeout``."""
+        """While the gateway drains, a reload does not change ``--drain-timeout``."""
         self._gateway = gateway
         self._load = load
         self._file = file
         self._stamp = read
 
     def reload(self) -> None:
-        """Reload the options, and certificates whose files have changed.
-
-        If the options have an error, report it and keep the old ones.
-        """
+        """Reload the options, and certificates whose files have changed. An error keeps the old ones."""
         gateway, process, options = self._gateway, self._gateway.process, self._gateway.process.options
         self._stamp = _stamp_of(self._file)
         gateway.follow_files()
@@ -134,15 +119,12 @@ class Reloader:
         process.note("reloaded", _in_words(applied, restart), warning=bool(restart))
 
     async def watch_file(self) -> None:
-        """Reload the options when the file has changed. Runs forever.
-
-        A change is read only when the file has stayed the same for one interval. An editor may first empty
-        the file and then write it.
-        """
+        """Reload the options when the file has changed. Runs forever."""
         before = self._stamp
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = _stamp_of(self._file)
+            # Read only when the file has stayed the same for one interval: an editor may first empty it.
             if now == before and now != self._stamp:
                 self.reload()
             before = now

@@ -1,7 +1,4 @@
-"""Serves clients in one process.
-
-It has the links (a client with its broker), and the state that links share.
-"""
+"""Serves clients in one process: has the links (a client with its broker), and the state that links share."""
 
 import asyncio
 import os
@@ -46,12 +43,12 @@ if TYPE_CHECKING:
     from proxy.core.siblings import Siblings
 
 TICK_SECONDS: Final = 5.0
-"""How often the gateway looks for stalled connections, changed files and outdated entries, in seconds."""
+"""How often the gateway looks for stalled connections, changed files and outdated entries."""
 LIMIT: Final = "limit"
 DRAINING: Final = "draining"
 DRAIN_STEP_SECONDS: Final = 0.1
-"""The longest time between the ends of two clients in a drain, in seconds. A gateway with few clients
-stops sooner than after half of ``--drain-timeout``."""
+"""The longest time between the ends of two clients in a drain. A gateway with few clients stops sooner than
+after half of ``--drain-timeout``."""
 TRIM_BYTES: Final = 16_777_216
 """When to return free memory to the system: the buffered bytes have fallen by this much, or the process has
 grown by more.
@@ -59,21 +56,15 @@ grown by more.
 The process can grow without buffered bytes, because bytes that are only forwarded are not counted. Requests
 of 300 clients, 1.4 MB each, left 126 MB of free memory in the heap. Returning it takes a millisecond."""
 TRIM_SECONDS: Final = 60.0
-"""How often free memory is returned while the process is more than `TRIM_BYTES` above its smallest size, in
-seconds. Memory that was in use the last time may be free now."""
+"""How often free memory is returned while the process is more than `TRIM_BYTES` above its smallest size.
+Memory that was in use the last time may be free now."""
 _UNREAD: Final = (Reason.SASL_V0, Reason.GSSAPI)
 """Why the responses to a client are not read, so that addresses in them are not replaced."""
 _REMEDY: Final = "let it use SASL handshake v1 (Sarama: Net.SASL.Version = 1), or use --transparent"
 
 
 class Server:
-    """Serves clients whose sockets it is given.
-
-    Args:
-        process: the process.
-        brokers: the known brokers.
-        monitor: watches the brokers.
-    """
+    """Serves clients whose sockets it is given."""
 
     def __init__(self, process: Process, brokers: BrokerRegistry | Destinations, monitor: Monitor) -> None:
         config = process.config
@@ -93,23 +84,20 @@ class Server:
         self._apply_limits()
         self.links: set[Link] = set()
         self.handshakes: set[Link] = set()
-        """The links of accepted clients that are not connected yet. With TLS, a client is connected when the
-        handshake is done. These links count as connections."""
+        """The links of accepted clients that are not connected yet (in a TLS handshake). They count as
+        connections."""
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
         self.tls_failures = 0
-        """The number of failed TLS handshakes of clients."""
         self.authentication_failures = 0
-        """The number of clients whose credentials a broker refused, or whose certificate the gateway refused
-        or did not get."""
+        """How many clients' credentials a broker refused, or certificates the gateway refused or missed."""
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
-        """The number of connections that the gateway itself has closed for one of these reasons. Connections
-        that it closes because of a fault or for lack of memory are not counted here."""
+        """The number of connections that the gateway itself has closed for one of these reasons, and not
+        because of a fault or for lack of memory."""
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._leaders = Leaders()
         self._siblings: Siblings | None = None
         self.features = Begun(Host(process, brokers), config.of)
-        """The features that options ask for, in the order of their stages."""
         self.upstream.failed = self.features.unreachable
         self.describe = self.features.described
         self._join_siblings()
@@ -129,24 +117,17 @@ class Server:
         self._looked_at = monotonic()
 
     def begin(self) -> None:
-        """Start the background tasks."""
         self._check_expiry()
         self.spawn(self._supervise_links())
         self.spawn(self.monitor.keep_history(self.sample))
 
     def set_tap(self, tap: Tap) -> None:
-        """Capture the bytes of all new sockets. `tap` wraps their protocols."""
         self.tap = self.upstream.tap = tap
 
     # -- clients -------------------------------------------------------------------------------------------
 
     def take(self, client: socket, node_id: NodeId) -> None:
-        """Serve an accepted client, or close it if there are too many connections.
-
-        Args:
-            client: the client's socket.
-            node_id: the broker of the listener that accepted it.
-        """
+        """Serve an accepted client, or close it if there are too many connections."""
         if self.monitor.admits(self.clients):
             client.setblocking(False)
             link = Link(self, node_id)
@@ -181,26 +162,17 @@ class Server:
     # -- called by links: see proxy.net.link.Host ----------------------------------------------------------
 
     def admits(self) -> bool:
-        """Return whether to serve a client that has just connected.
-
-        While the gateway drains, new clients are refused.
-        """
+        # While the gateway drains, new clients are refused.
         self.turned_away[DRAINING] += self.monitor.draining
         return not self.monitor.draining
 
     def connected(self, node_id: int | None, address: Address) -> None:
-        """Note that an address of a broker has responded."""
         self.monitor.reach.connected(node_id, address)
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Note that a broker has ended a connection with a TLS error."""
         self.upstream.unreachable(node_id, reason, error)
 
     def report(self, event: Event, link: Link) -> None:
-        """Log an event of a connection, and add it to the recent events if it is of a kind that they show.
-
-        Count faults and refused logins. If responses wait for listeners, wait for these.
-        """
         if isinstance(event, Fault):
             self.faults[event.side] += 1
         elif isinstance(event, LoginRefused):
@@ -221,13 +193,13 @@ class Server:
             self.process.note(kind, text, warning=warning)
 
     def _login_refused(self, event: LoginRefused, link: Link) -> None:
-        """Log a refused authentication, once a minute for each client: clients try again all the time."""
+        # The log has one line a minute for each client: clients try again all the time.
         fields = link.log_fields | {"code": event.error_code, "mechanism": event.mechanism}
         who = f"{link.client_host} {fields['client_id']}"
         self._refused_logins.happens(who, refusal(event), monotonic(), fields=fields)
 
     def _client_unread(self, reason: str, link: Link) -> None:
-        """Warn about a client whose responses can't be rewritten, so that it goes around the gateway."""
+        # Responses to this client can't be rewritten, so it goes around the gateway.
         fields = link.log_fields | {"remedy": _REMEDY}
         who = f"{link.client_host} {fields['client_id']}"
         if self._unread_clients.happens(who, reason, monotonic(), fields=fields):
@@ -236,19 +208,11 @@ class Server:
             self.process.note("not read", text, warning=True)
 
     async def _open_brokers(self, link: Link, node_ids: frozenset[int]) -> None:
-        """Wait until the listeners of brokers are open. Then let the link send responses that name them."""
         if isinstance(self.brokers, BrokerRegistry):
             await self.brokers.opened(node_ids)
         link.brokers_opened(node_ids)
 
     def opened(self, link: Link, sock: Any, reached_at: str) -> Connection:
-        """Count a new connection, make its core, and begin to connect to its broker.
-
-        Args:
-            link: the new link, which already has the address of the client.
-            sock: the client's socket in the form that the event loop gives.
-            reached_at: the gateway's address that the client has connected to.
-        """
         link.node_id = self.upstream.broker_of(link, sock)
         link.measured = self.monitor.totals.measured(link.node_id)
         self.handshakes.discard(link)
@@ -263,16 +227,13 @@ class Server:
         return self.make_core(link, reached_at, self._versions_at(addresses), broker)
 
     def _versions_at(self, addresses: Sequence[Address]) -> BrokerVersions:
-        """Return the known API versions of a broker, which all connections to it share.
-
-        If there are several bootstrap addresses, it is unknown which broker responds, so nothing is shared.
-        """
+        # Known API versions are shared by all connections to a broker. With several bootstrap addresses it is
+        # unknown which broker responds, so nothing is shared.
         if len(addresses) != 1:
             return BrokerVersions()
         return self._versions.setdefault(addresses[0], BrokerVersions())
 
     def make_core(self, link: Link, reached_at: str, versions: BrokerVersions, broker: str) -> Connection:
-        """Return the core of a new connection."""
         brokers = self.brokers if isinstance(self.brokers, BrokerRegistry) else None
         return Connection(
             sessions=self.sessions,
@@ -283,7 +244,6 @@ class Server:
         )
 
     def _common(self, link: Link) -> Common:
-        """Return what a new connection shares with other connections, by the present options."""
         return Common(
             max_request_bytes=self.process.config.max_request_bytes,
             maybe_not_kafka=self._transparent,
@@ -296,7 +256,6 @@ class Server:
         return isinstance(self.brokers, BrokerRegistry) and self.brokers.is_opening(node_id)
 
     def closed(self, link: Link) -> None:
-        """Remove a closed link, but keep its counts."""
         self.links.discard(link)
         self.features.closed(link)
         self.upstream.closed(link)
@@ -312,7 +271,6 @@ class Server:
         return self.monitor.totals.by_broker((link.node_id, link.core.tally) for link in self.links)
 
     def status(self) -> Status:
-        """Return the status of this process."""
         contexts = (self.upstream.tls.reloading, *self.client_tls.reloading.values())
         problems = [*self.upstream.problems(), *self.brokers.problems, *self.process.options.problems()]
         problems += [self.monitor.descriptors.problem] if self.monitor.descriptors.problem else []
@@ -379,7 +337,6 @@ class Server:
         )
 
     def account(self) -> Account:
-        """Return the status and the sums over all connections, without the list of connections."""
         return self.monitor.account(self.status(), self.counts())
 
     # -- reload, drain, close ------------------------------------------------------------------------------
@@ -413,10 +370,7 @@ class Server:
             self._siblings.connect = OwnConnections(self.process, self.brokers, self.upstream).connect
 
     def _apply_limits(self) -> None:
-        """Set the limits of sessions and memory from the options.
-
-        Other options are read when they are used.
-        """
+        # Other options are read when they are used.
         config = self.process.config
         self.sessions.on = config.sessions
         self.sessions.off_for = config.sessions_off_for
@@ -442,7 +396,6 @@ class Server:
         self._check_expiry()
 
     def _check_expiry(self) -> None:
-        """Note which certificates of the listeners have expired, and log each of them once."""
         before, self._expired = self._expired, self.client_tls.expired(datetime.now(UTC))
         for reason in self._expired:
             if reason not in before:
@@ -455,8 +408,7 @@ class Server:
         Clients end one after the other, each with all of its connections, so that they do not all come to
         another gateway in one moment. The last one has at least half of the time.
 
-        Args:
-            within: the longest time for all of this, in seconds.
+        `within` is the longest time for all of this, in seconds.
         """
         self.monitor.draining = True
         links = list(self.links)
@@ -492,7 +444,6 @@ class Server:
             self.monitor.hung_brokers.look(self._owed(now), now)
 
     def _owed(self, now: float) -> dict[NodeId, Owed]:
-        """Return the outstanding responses of each broker. `now` is in seconds."""
         owed, self._closed_owed = self._closed_owed, {}
         for link in self.links:
             if (each := owed.get(link.node_id)) is None:
@@ -533,10 +484,6 @@ class Server:
                 stalled.abort()
 
     def _close_overdue(self) -> None:
-        """Close connections that were idle, without a request, or not read by their clients for too long.
-
-        The broker sees a normal end.
-        """
         config, now = self.process.config, monotonic()
         for link in list(self.links):
             link.look_after()
@@ -544,7 +491,7 @@ class Server:
             if reason:
                 self.turned_away[reason] += 1
                 self.log.debug("connection closed", reason=reason, **link.log_fields)
-                link.close_session(reason)
+                link.close_session(reason)  # the broker sees a normal end
 
 
 def drain_waits(count: int, within: float) -> list[float]:

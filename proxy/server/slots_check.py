@@ -27,13 +27,11 @@ SHARDS: Final = 8
 ASK_SECONDS: Final = 10.0
 _SETTING: Final = "max.incremental.fetch.session.cache.slots"
 _VERSION: Final = 1
-"""The version of DescribeConfigs that all brokers with sessions support: Kafka 1.1 to 4.3."""
+"""All brokers with sessions, Kafka 1.1 to 4.3, support this version of DescribeConfigs."""
 _MOST: Final = 0x7FFF_FFFF
-"""The largest value of the setting."""
 _SHOWN: Final = 20
-"""How many bytes of a wrong value are shown."""
 _BROKER: Final = 4
-"""The type of the resource: a broker."""
+"""The type of the resource."""
 _PART, _WHOLE = 4, 5
 """The part of a broker's slots that gateways may use: four fifths. The rest is for followers, and for clients
 with sessions of their own."""
@@ -45,9 +43,7 @@ class Demand:
 
     gateways: int
     max_sessions: int
-    """The value of ``--max-sessions``."""
     max_connections: int
-    """The value of ``--max-connections``."""
     brokers: int
     slots: int
     """The slots of the broker with the fewest."""
@@ -64,12 +60,10 @@ class Demand:
 
     @property
     def usable(self) -> int:
-        """How many slots of a broker the gateways may use."""
         return usable(self.slots)
 
     @property
     def enough(self) -> bool:
-        """Whether there are enough slots."""
         return self.each <= self.usable
 
     @property
@@ -116,15 +110,9 @@ def judged(demand: Demand) -> str:
 async def ask_slots(
     brokers: Mapping[int, Address], resolver: Resolver, tls: BrokerTls, say: Callable[[str], None]
 ) -> int:
-    """Ask each broker for its number of slots. Return the smallest.
+    """Ask each broker for its number of slots. Return the smallest. `brokers` is not empty.
 
     If a broker does not tell it, Kafka's default is assumed for this broker, and `say` prints why.
-
-    Args:
-        brokers: the address of each broker, by node id. Not empty.
-        resolver: resolves host names.
-        tls: TLS to brokers.
-        say: prints a sentence.
     """
     asked = [_slots_of(node_id, address, resolver, tls) for node_id, address in brokers.items()]
     answers = await asyncio.gather(*asked)
@@ -139,7 +127,6 @@ async def ask_slots(
 
 
 async def _slots_of(node_id: int, address: Address, resolver: Resolver, tls: BrokerTls) -> int | str:
-    """Return the number of slots of a broker, or the reason why it is not known."""
     try:
         secured = tls.connect_args(address.host)
         frame = await exchange(address, _request(node_id), resolver, secured, within=ASK_SECONDS)

@@ -13,8 +13,7 @@ from proxy.server.process import Process
 from proxy.text.error_text import reason_of
 
 SAVE_SECONDS: Final = 1.0
-"""How long to wait after a change before the file is written, in seconds. One response can name many new
-brokers."""
+"""How long to wait after a change before the file is written. One response can name many new brokers."""
 
 
 class KeptBroker(NamedTuple):
@@ -30,11 +29,9 @@ Known = list[KeptBroker]
 
 
 class StateFile:
-    """The state file. A second thread writes it, because a disk can be slow. Only `close` writes it itself.
+    """The state file. Without ``--state``, nothing is read or written.
 
-    Args:
-        process: the process. If ``--state`` is not set, there is no file.
-        known: a function that returns the brokers to write.
+    A second thread writes it, because a disk can be slow. Only `close` writes it itself.
     """
 
     def __init__(self, process: Process, known: Callable[[], Known]) -> None:
@@ -43,10 +40,9 @@ class StateFile:
         self._log = process.log
         self._known = known
         self._due = False
-        """Whether the known brokers have changed since the last write."""
         self._number = 0
         self._written = 0
-        """The number of the newest version of the state that was written, or could not be written."""
+        """The newest version that was written, or could not be."""
         self._writing = Lock()
 
     def load(self) -> Known:
@@ -60,7 +56,6 @@ class StateFile:
             return []
 
     def changed(self) -> None:
-        """Write the file soon, because the known brokers have changed."""
         if self._path is not None and not self._due:
             self._due = True
             self._process.spawn(self._save_later(self._path))
@@ -70,7 +65,6 @@ class StateFile:
         await asyncio.to_thread(self._write, path, *self._next())
 
     def close(self) -> None:
-        """Write the last changes now."""
         if self._path is not None and self._due:
             self._write(self._path, *self._next())
 
@@ -80,7 +74,7 @@ class StateFile:
         return self._number, self._known()
 
     def _write(self, path: Path, number: int, known: Known) -> None:
-        """Replace the file by a new one in one step, so that no reader sees an incomplete file."""
+        # Replace the file in one step, so that no reader sees an incomplete file.
         brokers = [
             {"id": each.node_id, "host": each.address.host, "port": each.address.port}
             | ({} if each.port is None else {"listen_port": each.port})

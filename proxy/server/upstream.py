@@ -24,11 +24,10 @@ from proxy.telemetry.totals import NodeId
 from proxy.text.error_text import is_tls, reason_of, refuses_certificate
 
 CONNECT_SECONDS: Final = 10.0
-"""How long connecting to one address of a broker may take, in seconds."""
 UNREACHABLE_SECONDS: Final = 0.5
-"""How long a client stays connected after the last attempt to reach its broker has failed, in seconds."""
+"""How long a client stays connected after the last attempt to reach its broker has failed."""
 LOOP_SECONDS: Final = 60.0
-"""How long /readyz reports that the gateway has connected to itself, in seconds."""
+"""How long /readyz reports that the gateway has connected to itself."""
 _LOOP: Final = (
     "netfilter sent the gateway's own connection back to it: exclude the gateway's user from the rules"
 )
@@ -36,20 +35,13 @@ _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Upstream:
-    """Connects links to their brokers.
-
-    Args:
-        process: the process.
-        brokers: the known brokers.
-        monitor: notes whether brokers are reachable.
-    """
+    """Connects links to their brokers. `monitor` notes whether brokers are reachable."""
 
     def __init__(self, process: Process, brokers: BrokerRegistry | Destinations, monitor: Monitor) -> None:
         self.tls = BrokerTls(process.config)
         self.tap: Tap = NoTap()
         """Wraps the protocol of each socket, to capture the bytes."""
         self.failed: Callable[[Link], None] = lambda _: None
-        """Called with each link whose broker could not be reached."""
         self.certificates: dict[NodeId, float] = {}
         """When the certificate that each broker showed last expires, in seconds since 1970."""
         self.tls_failures = 0
@@ -65,7 +57,6 @@ class Upstream:
         """In transparent mode, the local port and the destination of each open connection to a broker."""
         self._looped_at = -LOOP_SECONDS
         self._refused = ""
-        """The reason for which the last client was refused."""
 
     # -- which broker --------------------------------------------------------------------------------------
 
@@ -74,9 +65,7 @@ class Upstream:
 
         The listener, the client's TLS server name, or its original destination determines the broker.
 
-        Args:
-            link: the new link, which already has the address of the client.
-            sock: the client's socket in the form that the event loop gives.
+        `link` already has the address of the client.
         """
         brokers, node_id = self._brokers, link.node_id
         if node_id is not None and node_id != BY_NAME:
@@ -86,11 +75,7 @@ class Upstream:
         return self._broker_by_name(link)
 
     def _broker_by_name(self, link: Link) -> int | None:
-        """Return the id of the broker that the client's TLS server name (SNI) stands for.
-
-        Return None, which means the bootstrap, if the name stands for no broker or is missing. If the broker
-        is not known yet, the client is refused.
-        """
+        # The client's TLS server name (SNI) may name a broker. If it does not, the client gets the bootstrap.
         rule = self._process.config.broker_ports
         named = rule.called(link.server_name) if link.server_name else None
         if named is None or named in self._brokers.known:
@@ -98,7 +83,6 @@ class Upstream:
         return self._refuse(f"a client asked for {link.server_name}, but this broker is not known yet")
 
     def _destination_of(self, destinations: Destinations, link: Link, sock: Any) -> int:
-        """Return the number of the address that a redirected client wanted to reach."""
         try:
             number, destination = destinations.of(sock)
         except OSError as error:
@@ -118,7 +102,7 @@ class Upstream:
         return number
 
     def _refuse(self, reason: str) -> int:
-        """Refuse a client that can't be served. Log the reason if it is another one than the last time."""
+        # The reason is logged only if the last client was refused for another one.
         if self._refused != reason:
             self._refused = reason
             self._process.log.warning("client refused", reason=reason)
@@ -126,13 +110,11 @@ class Upstream:
         return LOOPED
 
     def addresses_for(self, link: Link) -> Sequence[Address]:
-        """Return the addresses to try for a connection, in order."""
         if not isinstance(self._brokers, Destinations):
             return self.targets(link.node_id)
         return (link.broker_address,) if link.broker_address and link.node_id != LOOPED else ()
 
     def targets(self, node_id: NodeId) -> Sequence[Address]:
-        """Return the addresses of a broker, or of the bootstrap if `node_id` is None."""
         if node_id is None:
             return self._monitor.reach.bootstrap
         broker = self._brokers.known.get(node_id)
@@ -141,7 +123,6 @@ class Upstream:
     # -- sockets -------------------------------------------------------------------------------------------
 
     async def connect(self, link: Link) -> None:
-        """Connect a link to its broker. If no address can be reached, close the link."""
         reason, last_error = "no address is known", None
         for address in self.addresses_for(link):
             link.tries(address)  # the link may be closed before this task continues
@@ -186,11 +167,7 @@ class Upstream:
     ) -> bytes:
         """Send a request to a broker on a connection of its own, and return the response.
 
-        Args:
-            address: the broker's address.
-            frame: the request.
-            within: the time limit in seconds.
-            listeners: the gateway's own listeners, which are not asked.
+        `within` is in seconds. `listeners` are the gateway's own, which are not asked.
 
         Raises:
             OSError: the broker can't be reached, or there is no response in time.
@@ -209,14 +186,8 @@ class Upstream:
             self.certificates[link.node_id] = ssl.cert_time_to_seconds(certificate["notAfter"])
 
     async def _recorded_socket(self, address: Address, link: Link) -> socket:
-        """Return a socket that is connected to an address, in transparent mode.
-
-        The local port is noted before the first packet is sent. On loopback, a connection that is redirected
-        to the gateway itself can be accepted before `connect` returns here.
-
-        Raises:
-            OSError: nobody listens at the address.
-        """
+        # The local port is noted before the first packet is sent. On loopback, a connection that is
+        # redirected to the gateway itself can be accepted before `connect` returns here.
         sock = outbound_socket(address)
         link.outbound = (sock.getsockname()[1], address)
         self.outbound.add(link.outbound)
@@ -230,8 +201,7 @@ class Upstream:
     def tls_args(self, link: Link, address: Address) -> Mapping[str, Any]:
         """Return the TLS arguments for asyncio to connect to an address. Empty for plain text.
 
-        In transparent mode the address is only an IP. If the client uses TLS, its server name (SNI) names the
-        broker.
+        In transparent mode the address is only an IP: the client's server name (SNI) names the broker.
         """
         transparent = isinstance(self._brokers, Destinations)
         return self.tls.connect_args((transparent and link.server_name) or address.host)
@@ -241,10 +211,7 @@ class Upstream:
     def unreachable(self, node_id: NodeId, reason: str, error: Exception | None = None) -> None:
         """Note that a broker did not respond at any address, or ended a connection with a TLS error.
 
-        Args:
-            node_id: the id of the broker.
-            reason: what happened, in words for the log.
-            error: the error at the last address, or the TLS error.
+        `reason` is in words for the log, `error` the error at the last address.
         """
         self._monitor.reach.unreachable(node_id, reason)
         if error is not None and self.tls.reloading is not None:
@@ -252,12 +219,10 @@ class Upstream:
             self.certificates_refused += refuses_certificate(error)
 
     def closed(self, link: Link) -> None:
-        """Forget a link that has closed."""
         if link.outbound is not None:
             self.outbound.discard(link.outbound)
 
     def problems(self) -> list[str]:
-        """Return a sentence for /readyz if the gateway has recently connected to itself."""
         return [_LOOP] if monotonic() - self._looped_at < LOOP_SECONDS else []
 
 
