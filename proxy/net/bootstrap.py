@@ -20,7 +20,7 @@ from proxy.protocol.schemas import API_VERSIONS, API_VERSIONS_REQUEST, METADATA,
 from proxy.text.error_text import reason_of
 
 ASK_SECONDS: Final = 10.0
-"""The time limit to connect to one address and to get all responses from it, in seconds."""
+"""The time limit to connect to one address and to get all responses from it."""
 _MAX_ANSWER: Final = 16_777_216
 _CLIENT_ID: Final = b"fetchgate"
 _TLS_ALERT: Final = b"\x15\x03"
@@ -30,10 +30,7 @@ flexible. Every broker from 1.0 to 4.3 supports at least one of these versions."
 
 
 class BootstrapError(Exception):
-    """A bootstrap address can't be reached, or did not respond like a Kafka broker.
-
-    The exception's text is the reason in a few words.
-    """
+    """A bootstrap address can't be reached, or did not respond like Kafka. The text is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +39,8 @@ class BootstrapResponse:
 
     address: Address
     brokers: dict[int, Address] | None
-    """The address of each broker, by node id. None if the broker did not answer the Metadata request, usually
-    because the cluster requires authentication first, or if it supports no usable version of Metadata."""
+    """By node id. None if the broker did not answer the Metadata request, usually because the cluster
+    requires authentication first, or if it supports no usable version of Metadata."""
     racks: dict[int, str] = field(default_factory=dict)
     """The rack of each broker that has one, by node id."""
 
@@ -57,12 +54,8 @@ async def ask(
 ) -> BootstrapResponse:
     """Ask one bootstrap address for the brokers of the cluster.
 
-    Args:
-        address: the address.
-        resolver: resolves the host name.
-        tls: TLS to brokers. None for plain text.
-        listeners: the addresses of the gateway's own listeners, which are not asked.
-        plain: addresses that are known to speak plain text.
+    `listeners` are the gateway's own, which are not asked. The addresses in `plain` are known to speak plain
+    text.
 
     Raises:
         BootstrapError: the address can't be reached, or does not speak Kafka.
@@ -127,10 +120,7 @@ async def ask_any(
 
 
 async def _ask_versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
-    """Ask for the broker's versions.
-
-    Return the version of Metadata to use, or None if no version is common.
-    """
+    """Return the version of Metadata to use, or None if no version is common."""
     writer.write(request(API_VERSIONS_REQUEST, ApiKey.API_VERSIONS, 0, 1, _CLIENT_ID))
     return metadata_version(await _response(reader))
 
@@ -138,7 +128,6 @@ async def _ask_versions(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 async def _ask_brokers(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int | None
 ) -> bytes | None:
-    """Return the Metadata response, or None if there is none."""
     if version is None:
         return None
     writer.write(metadata_request(version))
@@ -149,7 +138,7 @@ async def _ask_brokers(
 
 
 async def _response(reader: asyncio.StreamReader) -> bytes:
-    """Read one response without its length and correlation id (response header v0)."""
+    # The response is returned without its length and correlation id (response header v0).
     head = await reader.readexactly(4)
     if head[:2] == _TLS_ALERT:
         raise ProtocolError("it speaks TLS: give --broker-tls on")
@@ -160,10 +149,7 @@ async def _response(reader: asyncio.StreamReader) -> bytes:
 
 
 def metadata_version(response: bytes) -> int | None:
-    """Return the version of Metadata to use, from an ApiVersions v0 response.
-
-    Return None if the gateway and the broker have no version in common.
-    """
+    """Return the version of Metadata to use, from an ApiVersions v0 response. None if none is common."""
     found = read(API_VERSIONS, ApiKey.API_VERSIONS, 0, response, 0, whole=False)
     if error := found["error_code"]:
         raise ProtocolError(f"error {error} in response to ApiVersions")

@@ -17,35 +17,27 @@ WRITE_HIGH_WATER: Final = 262_144
 UNSENT_BYTES: Final = 262_144
 """The limit for unsent bytes that the system buffers for a peer. The system's own limit may be megabytes."""
 _TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
-"""TCP states of Linux (in TCP_INFO): the state after a reset by the peer, and after the end of the peer's
-stream."""
+"""TCP states of Linux (in TCP_INFO): after a reset by the peer, and after the end of the peer's stream."""
 
 
 class Endpoint:
-    """One of a link's two sockets. The socket is read while `holds` is 0.
-
-    Args:
-        holds: the reasons not to read the socket at the beginning.
-    """
+    """One of a link's two sockets. The socket is read while `holds` is 0."""
 
     __slots__ = ("half_closes", "holds", "joins_writes", "transport")
 
     def __init__(self, holds: int = 0) -> None:
         self.transport: asyncio.Transport | None = None
-        """The connected socket's transport. None before the socket is connected and after it is closed."""
+        """None before the socket is connected and after it is closed."""
         self.holds = holds
-        """The reasons why the socket is not read: a sum of the bits in `proxy.net.link.HOLDS`. 0 if it is
-        read."""
+        """The reasons why the socket is not read: a sum of the bits in `proxy.net.link.HOLDS`."""
         self.half_closes = True
-        """Whether the connection can be closed in one direction while the other stays open. With TLS it
-        can't."""
+        """Whether one direction can be closed while the other stays open. With TLS it can't."""
         self.joins_writes = False
-        """Whether pieces are joined before they are written. This is used with TLS, where each piece would
-        become a TLS record of its own. It is also used on asyncio's own event loop: in Python 3.12 and 3.13,
-        its `writelines` does not say that the buffer is full (CVE-2024-12254)."""
+        """Whether pieces are joined before they are written: with TLS, where each would become a TLS record
+        of its own, and on asyncio's own event loop. In Python 3.12 and 3.13, its `writelines` does not say
+        that the buffer is full (CVE-2024-12254)."""
 
     def connected(self, transport: asyncio.Transport) -> None:
-        """Store the connected socket."""
         self.transport = transport
         self.half_closes = transport.can_write_eof()
         # uvloop's transports are classes of their own.
@@ -53,7 +45,7 @@ class Endpoint:
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
 
     def write(self, pieces: list[Buffer]) -> None:
-        """Write these bytes. If the socket is closing, they are dropped."""
+        # If the socket is closing, the bytes are dropped.
         if self.transport is None or self.transport.is_closing():
             return
         if self.joins_writes:
@@ -62,27 +54,21 @@ class Endpoint:
             self.transport.writelines(pieces)
 
     def pause(self) -> None:
-        """Stop reading the socket."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def hold(self, why: int) -> None:
-        """Add a reason not to read."""
         if not self.holds:
             self.pause()
         self.holds |= why
 
     def release(self, why: int) -> None:
-        """Remove a reason not to read. Read again if no reason is left."""
         before, self.holds = self.holds, self.holds & ~why
         if before and not self.holds and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def end_writing(self) -> None:
-        """Close the writing half of the connection.
-
-        If the peer has reset the connection, do nothing. The event loop reports the reset.
-        """
+        # If the peer has reset the connection, the event loop reports the reset.
         if self.transport is not None and not self.transport.is_closing():
             with suppress(OSError):  # asyncio's own loop reports it here as well
                 self.transport.write_eof()
@@ -116,8 +102,8 @@ def set_options_of(transport: asyncio.Transport) -> None:
 def unacknowledged(transport: asyncio.Transport) -> int:
     """Return how many bytes the peer has not acknowledged, or 0 if the system does not report it.
 
-    This number shows the progress of a slow peer earlier than the event loop does. For the event loop, a
-    socket becomes writable again only after megabytes are acknowledged.
+    This shows the progress of a slow peer earlier than the event loop does: for the event loop, a socket
+    becomes writable again only after megabytes are acknowledged.
     """
     return _queued(transport, termios.TIOCOUTQ)
 

@@ -10,7 +10,6 @@ from proxy.net.resolve import Resolver, try_each
 from proxy.protocol.api import LENGTH_BYTES
 
 MAX_RESPONSE: Final = 1 << 20
-"""The longest response, in bytes."""
 
 
 async def exchange(
@@ -24,13 +23,8 @@ async def exchange(
 ) -> bytes:
     """Send a request to a broker, and return the whole frame of the response.
 
-    Args:
-        address: the broker's address.
-        frame: the request.
-        resolver: resolves the host name.
-        secured: the arguments of TLS (`BrokerTls.connect_args`), empty for plain text.
-        within: the time limit in seconds.
-        listeners: the gateway's own listeners, which are not asked.
+    `secured` are the arguments of TLS (`BrokerTls.connect_args`), empty for plain text. `within` is in
+    seconds. `listeners` are the gateway's own, which are not asked.
 
     Raises:
         OSError: the broker can't be reached, or there is no response in time.

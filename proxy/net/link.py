@@ -1,15 +1,12 @@
 """A link connects one client's two sockets to the core that is between them.
 
-All work is done in the event loop's callbacks. A `Link` owns a core (`proxy.core.connection.Connection`) and
-an `Endpoint` for each socket: the client's and the broker's. Bytes from a socket are passed to the core, and
-the core's output is written at once. There is no task, future or coroutine for each frame. There are tasks
-only to accept a client, to connect to its broker, and to wait for new listeners (`proxy.server`).
+All work is done in the event loop's callbacks: bytes from a socket are passed to the core
+(`proxy.core.connection.Connection`), and the core's output is written at once. There is no task, future or
+coroutine for each frame.
 
-Back-pressure: a side is not read while it has a reason in `HOLDS`. If a peer does not read, its write buffer
-becomes full, and the other side is not read. If a client has too many requests in flight, the client is not
-read. If a side has sent more than the core processes at once, the side is not read, and the core continues in
-the event loop's next turns. If too many bytes of incomplete responses are in memory, `proxy.core.budget`
-stops reading some brokers. If the event loop is busy, links have turns (`proxy.net.turns`).
+Back-pressure: a side is not read while it has a reason in `HOLDS`. If too many bytes of incomplete responses
+are in memory, `proxy.core.budget` stops reading some brokers. If the event loop is busy, links have turns
+(`proxy.net.turns`).
 """
 
 import asyncio
@@ -34,41 +31,40 @@ from proxy.net.turns import SHARE_SECONDS, Turns
 from proxy.text.error_text import reason_of
 
 CLOSE_SECONDS: Final = 10.0
-"""The time limit for closing a session at the broker, in seconds. If bytes are still to be written then, both
-sockets are closed after the same time without progress of the client."""
+"""The time limit for closing a session at the broker. If bytes are still to be written then, both sockets are
+closed after the same time without progress of the client."""
 HALF_CLOSED_SECONDS: Final = 30.0
-"""A client that has sent its end is closed if no byte arrives for this many seconds, in addition to the wait
-that its requests allow.
+"""A client that has sent its end is closed if no byte arrives for this long, in addition to the wait that its
+requests allow.
 
 The gateway can't detect whether such a client has left. Without this limit, a hung broker would leak two
-sockets for each client. The same limit applies if the gateway does not read a client and the client's end was
-received. It also applies to a client that is not read because it has too many requests in flight. Such a
-client may wait up to twice as long, because its end may come after bytes that the system could not buffer.
+sockets for each client. The same limit applies if the client's end was received while it was not read, or if
+it is not read because it has too many requests in flight. Such a client may wait up to twice as long, because
+its end may come after bytes that the system could not buffer.
 """
 LATE_SECONDS: Final = 0.002
-"""The delay of a timer, in seconds, from which the event loop counts as busy."""
+"""The delay of a timer from which the event loop counts as busy."""
 READ_SECONDS: Final = 0.001
-"""If a timer is late by `LATE_SECONDS` or more, its function is called this many seconds later. So the event
-loop reads its sockets first."""
+"""If a timer is late by `LATE_SECONDS` or more, its function is called this much later. So the event loop
+reads its sockets first."""
 LINGER_SECONDS: Final = 1.0
-"""The time in seconds in which a client that has read all its bytes has to close its side."""
+"""The time in which a client that has read all its bytes has to close its side."""
 
 # Why a side is not read: one bit each. They are plain integers because every frame tests them.
 CONNECTING: Final = 1
-"""Reason not to read the client: its broker is not connected yet."""
+"""The broker is not connected yet: the client is not read."""
 CORE: Final = 2
-"""Two reasons. Do not read the client: too many of its requests are in flight. Do not read either side: the
-core has not yet processed all bytes of that side."""
+"""The client has too many requests in flight, or the core has not yet processed all bytes of that side."""
 PEER_FULL: Final = 4
-"""Reason not to read the client or the broker: the other one of the two does not read its bytes."""
+"""The other side does not read its bytes."""
 BUDGET: Final = 8
-"""Reason not to read the broker: the process has too many bytes of incomplete responses in memory."""
+"""The process has too many bytes of incomplete responses in memory: the broker is not read."""
 OWN_FULL: Final = 32
-"""Reason not to read the client: the client itself does not read the bytes sent to it."""
+"""The client does not read the bytes sent to it, so no more of its requests are read."""
 CLOSING: Final = 16
-"""Reason not to read the client: the link is closing, so no more requests are read."""
+"""The link is closing: the client is not read."""
 TURN: Final = 64
-"""Reason not to read either side: the event loop is busy, and it is the turn of other links."""
+"""The event loop is busy, and it is the turn of other links."""
 HOLDS: Final = {
     CONNECTING: "connecting",
     CORE: "core",
@@ -110,14 +106,10 @@ class LinkPhase(IntEnum):
     FINISHED = 2
     """Both sockets are about to be closed."""
     CLOSED = 3
-    """Both sockets are closed."""
 
 
 class Host(Protocol):
-    """The methods of the server that a link calls.
-
-    This is a `Protocol` because this package must not import `proxy.server`.
-    """
+    """The methods of the server that a link calls: this package must not import `proxy.server`."""
 
     loop: asyncio.AbstractEventLoop
     log: Logger
@@ -132,12 +124,8 @@ class Host(Protocol):
         """Count a new connection, make its core, and begin to connect the link to its broker.
 
         While the link connects, the host calls `Link.tries`, makes a connection with a `BrokerProtocol`, and
-        calls `Link.read_client`.
-
-        Args:
-            link: the link of the new connection. The address of the client is known.
-            sock: the client's socket, as the event loop gives it.
-            reached_at: the gateway's address that the client connected to.
+        calls `Link.read_client`. `link` already has the client's address, and `reached_at` is the gateway's
+        address that the client connected to.
         """
 
     def connected(self, node_id: int | None, address: Address) -> None:
@@ -147,10 +135,7 @@ class Host(Protocol):
         """Record that a broker has ended this connection with a TLS error, and so can't be reached."""
 
     def report(self, event: Event, link: "Link") -> None:
-        """Log an event of a connection, count it if it is a fault, and do what the event requires.
-
-        Some kinds of events are also added to the recent events.
-        """
+        """Log an event of a connection, count it if it is a fault, and do what the event requires."""
 
     def closed(self, link: "Link") -> None:
         """Remove a link, because both of its sockets are closed."""
@@ -201,31 +186,27 @@ class Link:
         self._client_ended = False
         self._core_holds = False
         self._waits = False
-        """Whether the link waits for its turn (`Turns.add`)."""
         self._deadline: asyncio.TimerHandle | None = None
         self._buffered = (0, False)
-        """The last report to the memory budget: the number of buffered bytes, and whether the budget may make
-        this link wait."""
+        """The last report to the budget: the buffered bytes, and whether the budget may let the link wait."""
         self._kept = 0
         self._left = False
         """Whether the client's end was received while the link did not read the client, for example because a
         buffer was full. Such a client has closed its connection, or only its sending half."""
         self._acknowledged = 0
         self._untested: Address | None = None
-        """The broker's address until its first bytes arrive. Only these bytes show that the broker accepts
-        the connection."""
+        """The broker's address until its first bytes arrive. Only these show that it accepts connections."""
         self.server_name = ""
         """The server name that the client sent in its TLS handshake (SNI), or ""."""
         self.reached_at = ""
-        """The gateway's address that the client connected to."""
         self.core: Connection
         self._fast_path: FastPath
         self.node_id = node_id
-        """The node id of the broker that the client asked for, by the listener or by the TLS server name.
-        None for the bootstrap. In transparent mode, it is the gateway's own number of the client's
-        destination. Negative numbers are explained in `proxy.addresses`."""
+        """The broker that the client asked for, by the listener or by the TLS server name. None for the
+        bootstrap. In transparent mode, it is the gateway's own number of the client's destination. Negative
+        numbers are explained in `proxy.addresses`."""
         self.outbound: tuple[int, Address] | None = None
-        """In transparent mode, two values of the broker connection: its local port, and its destination."""
+        """In transparent mode, the local port and the destination of the broker connection."""
         self.client_address = self.client_host = ""
         self.client_subject = ""
         """The subject of the client's certificate. "" if it has none, or without ``--client-ca``."""
@@ -233,11 +214,10 @@ class Link:
         self.buffered_changed_at = 0.0
         self.last_event = ""
         self.last_error = ""
-        """The last error of the link, in words."""
         self.measured: Measured
         self.opened_at = self.active_at = monotonic()
-        """`opened_at` is the time at which the client connected. `active_at` is the last time at which a byte
-        was received from either side, or the client was seen to have acknowledged more bytes."""
+        """`active_at` is the last time at which a byte was received from either side, or the client was seen
+        to have acknowledged more bytes."""
         self.phase = LinkPhase.OPEN
         self.spent = self.used = 0.0
         self.busy_period = 0
@@ -249,10 +229,7 @@ class Link:
     # -- the client's side ---------------------------------------------------------------------------------
 
     def client_connected(self, transport: asyncio.Transport) -> None:
-        """Begin the link, because a client has connected. If the host admits no client, close it instead.
-
-        The client is not read until its broker is connected.
-        """
+        # The client is not read until its broker is connected.
         if not self._host.admits():
             self.phase = LinkPhase.CLOSED
             transport.abort()
@@ -275,7 +252,7 @@ class Link:
             self.client.pause()
 
     def client_received(self, data: bytes) -> None:
-        """Process bytes from the client. When the link is closing, drop them."""
+        # When the link is closing, the bytes are dropped.
         if self.phase is not _OPEN:
             return
         now, began = monotonic(), thread_time()
@@ -293,7 +270,7 @@ class Link:
         self._host.turns.spend(self, thread_time() - began)
 
     def client_ended(self) -> None:
-        """Process the end of the client's stream. The client may still receive responses."""
+        # The client may still receive responses.
         self._client_ended = True
         if self._core_holds and self.phase is LinkPhase.OPEN:
             return  # `pump` calls this again: what came before the end has not been processed
@@ -304,10 +281,9 @@ class Link:
             self.client.transport.close()
 
     def _forward_end(self) -> None:
-        """Process the end of the client's stream.
+        """Forward the end of the client's stream to the broker if the protocol is not Kafka.
 
-        If the protocol is not Kafka, forward the end to the broker. Otherwise, or if one of the connections
-        can't be closed in one direction, close the session.
+        Otherwise, or if one of the connections can't be closed in one direction, close the session.
         """
         broker = self.broker.transport
         if not (self.core.wire and self.half_closes and (broker is None or broker.can_write_eof())):
@@ -321,7 +297,6 @@ class Link:
             self.broker.end_writing()
 
     def client_lost(self) -> None:
-        """React to the closing of the client's socket."""
         self.client.transport = None
         self.broker.release(PEER_FULL)
         if self.phase is LinkPhase.CLOSING:
@@ -330,13 +305,7 @@ class Link:
         self._finish_closed()
 
     def client_full(self, full: bool) -> None:
-        """Stop or resume reading, because the write buffer toward the client became full or has room again.
-
-        The buffer is full above its high-water mark.
-
-        Args:
-            full: whether the buffer is full.
-        """
+        # The write buffer toward the client is above its high-water mark, or has room again.
         if full:
             self.broker.hold(PEER_FULL)
             self.client.hold(OWN_FULL)  # the gateway's own responses fill the buffer, too
@@ -350,18 +319,17 @@ class Link:
     # -- the broker's side ---------------------------------------------------------------------------------
 
     def tries(self, address: Address) -> None:
-        """Record the address of the broker to which the gateway now tries to connect."""
+        # The gateway now tries to connect to this address.
         self.broker_address = self._untested = address
 
     def read_client(self) -> None:
-        """Begin to read the client, because its broker is connected."""
         if self.phase < LinkPhase.FINISHED:
             self.client.release(CONNECTING)
             # uvloop may have read the client once before the pause took effect.
             self.client_received(b"")
 
     def broker_connected(self, transport: asyncio.Transport) -> None:
-        """Store the broker's socket. If the client has already left, close the broker's socket instead."""
+        # If the client has already left, the broker's socket is closed.
         if self.phase >= LinkPhase.FINISHED:
             transport.abort()
             return
@@ -373,7 +341,6 @@ class Link:
             self._forward_end()
 
     def broker_received(self, data: bytes) -> None:
-        """Process bytes from the broker."""
         now, began = monotonic(), thread_time()
         self.active_at = now
         if self._untested is not None:
@@ -395,14 +362,10 @@ class Link:
         self._host.turns.spend(self, thread_time() - began)
 
     def broker_lost(self, error: Exception | None) -> None:
-        """React to the closing of the broker's socket.
+        """Disconnect the client after its remaining bytes.
 
-        The client gets its remaining bytes, and is then disconnected.
-
-        Args:
-            error: the error that closed the socket. None if it was closed normally. With TLS 1.3, the broker
-                may have refused the gateway's certificate. It does this only after the gateway's side of the
-                handshake.
+        With TLS 1.3, `error` may be that the broker has refused the gateway's certificate. It does this only
+        after the gateway's side of the handshake.
         """
         self.broker.transport = None
         self._run_core(self.core.broker_ended)
@@ -414,23 +377,13 @@ class Link:
         self._finish_closed()
 
     def broker_full(self, full: bool) -> None:
-        """Stop or resume reading, because the write buffer toward the broker became full or has room again.
-
-        The buffer is full above its high-water mark.
-
-        Args:
-            full: whether the buffer is full.
-        """
         (self.client.hold if full else self.client.release)(PEER_FULL)
         self._continue()
 
     # -- both ----------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Write the core's output, report the core's events, and act on its state.
-
-        Call this after each call of the core.
-        """
+        """After each call of the core: write its output, report its events, and act on its state."""
         core, client, broker = self.core, self.client, self.broker
         if core.to_broker and broker.transport is not None:
             broker.write(core.drain_broker())
@@ -457,7 +410,6 @@ class Link:
             self.finish()
 
     def _continue(self) -> None:
-        """Let the core process more received bytes when it is this link's turn, unless reading is held."""
         if self._goes_on:
             self._wait_for_turn()
 
@@ -484,7 +436,6 @@ class Link:
             self._wait_for_turn()
 
     def take_turn(self) -> None:
-        """Let the core process more of the bytes that were already received, and read both sides again."""
         self._waits = False
         self.client.release(TURN)
         self.broker.release(TURN)
@@ -499,35 +450,22 @@ class Link:
         self.used += self.spent
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
-        """Send the responses that waited until the listeners of these brokers were open.
-
-        Args:
-            node_ids: the node ids of the brokers.
-        """
+        """Send the responses that waited until the listeners of these brokers were open."""
         self._run_core(partial(self.core.brokers_opened, node_ids))
 
     def _wake(self) -> None:
-        """Send the core's output, which was caused by another link.
-
-        It must be sent before any later bytes of the fast path.
-        """
+        # The output was caused by another link. It must be sent before any later bytes of the fast path.
         self._run_core(self.report_buffered)
 
     def _alarm(self, at: float) -> None:
         alarm(self._host.loop, at, partial(self._tick, at))
 
     def _tick(self, at: float) -> None:
-        """Call the core's `tick` with the time for which the timer was set.
-
-        The clock may still show an earlier time, because timers can be early by a fraction of a millisecond.
-        """
+        # The clock may still show a time before `at`: timers can be early by a fraction of a millisecond.
         self._run_core(partial(self.core.tick, max(at, monotonic())))
 
     def _run_core(self, call: Callable[[], None]) -> None:
-        """Call a function that changes the core's state, and act on the result. Not used for received bytes.
-
-        If both sockets are closing already, do nothing.
-        """
+        # Not used for received bytes. If both sockets are closing already, there is nothing to do.
         if self.phase >= LinkPhase.FINISHED:
             return
         try:
@@ -544,10 +482,8 @@ class Link:
     def close_session(self, reason: str, within: float | None = CLOSE_SECONDS) -> None:
         """Read no more requests, finish the requests in flight, and close the session.
 
-        Args:
-            reason: the reason that ``/state`` shows.
-            within: the time in seconds after which `finish` is called in any case. If None, `look_after` and
-                `overdue` limit the time.
+        `reason` is what ``/state`` shows. After `within` seconds, `finish` is called in any case. If it is
+        None, `look_after` and `overdue` limit the time.
         """
         if self.phase is LinkPhase.OPEN:
             self.phase = LinkPhase.CLOSING
@@ -566,18 +502,14 @@ class Link:
             self._deadline = self._host.loop.call_later(seconds, self.finish)
 
     def look_after(self) -> None:
-        """Check for states that no callback reports. Call this every few seconds.
-
-        If bytes for a client or many of its requests wait, report the buffered bytes. If a client is not
-        read, the event loop does not report its end or its reset: detect them here. If a client has sent its
-        end and has all responses, close the session. Release the memory that a burst of requests has left.
-        """
+        """Check for states that no callback reports. Call this every few seconds."""
         client = self.client.transport
         if client is None:
             return
         self.core.shrink()
         if client.get_write_buffer_size() or self.core.status().queued or self.client.holds & PEER_FULL:
             self.report_buffered()
+        # If a client is not read, the event loop does not report its end or its reset.
         unread = self.phase is LinkPhase.OPEN and self.client.holds & ~CONNECTING and not self.core.wire
         self._left = bool(unread) and has_ended(client)
         if (unread or self._half_closed) and is_gone(client):
@@ -587,10 +519,7 @@ class Link:
 
     @property
     def _half_closed(self) -> bool:
-        """Return whether the client has sent its end, but may still wait for responses.
-
-        Only `overdue` limits the time of such a client.
-        """
+        # The client has sent its end, but may still wait for responses. Only `overdue` limits the time.
         return self.phase is LinkPhase.CLOSING and self._deadline is None
 
     def finish(self) -> None:
@@ -627,11 +556,7 @@ class Link:
         self._deadline = self._host.loop.call_later(CLOSE_SECONDS, self._cut_off, self._acknowledged_now())
 
     def _cut_off(self, acknowledged: int) -> None:
-        """Close both sockets at once. If the client has acknowledged more bytes, check again later instead.
-
-        Args:
-            acknowledged: the number of bytes that the client had acknowledged at the last check.
-        """
+        # `acknowledged` is what the client had acknowledged at the last check. Unless there is more, end.
         if self._acknowledged_now() != acknowledged:
             self._cut_off_later()
         else:
@@ -647,7 +572,6 @@ class Link:
                 endpoint.transport.abort()
 
     def wait_for_budget(self, waits: bool) -> None:
-        """Pause or resume reading the broker, as the budget requires."""
         (self.broker.hold if waits else self.broker.release)(BUDGET)
 
     def overdue(self, now: float, *, idle: float, handshake: float) -> str:
@@ -658,10 +582,8 @@ class Link:
         its broker does not read: that one may do so for minutes, if the client is over its quota. Call this
         every few seconds, because it measures the client's progress.
 
-        Args:
-            now: the time in seconds.
-            idle: the time limit in seconds without a byte from either side. 0 for no limit.
-            handshake: the time limit in seconds until the first request. 0 for no limit.
+        `idle` and `handshake` are limits in seconds, 0 for none: without a byte from either side, and until
+        the first request.
         """
         if self.phase is not LinkPhase.OPEN and not self._half_closed:
             return ""
@@ -694,7 +616,6 @@ class Link:
             self.active_at = self.buffered_changed_at = now
 
     def _acknowledged_now(self) -> int:
-        """Return how many bytes the client has acknowledged."""
         client = self.client.transport
         if client is None:
             return 0
@@ -711,15 +632,11 @@ class Link:
 
     @property
     def half_closes(self) -> bool:
-        """Whether the client's connection can be closed in one direction while the other stays open.
-
-        With TLS it can't.
-        """
+        # With TLS, a connection can't be closed in one direction alone.
         return self.client.half_closes
 
     @property
     def has_broker(self) -> bool:
-        """Whether the broker is connected."""
         return self.broker.transport is not None
 
     @property
@@ -735,9 +652,6 @@ class Link:
 
         A response does not count as late if the gateway does not read the broker, or if the client has sent
         only a part of the request (but it is late if the broker does not read this part).
-
-        Args:
-            now: the current time in seconds.
         """
         broker, status = self.broker, self.core.status()
         due_at = status.due_at
@@ -753,7 +667,6 @@ class Link:
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """The fields that identify the connection in log lines."""
         fields: dict[str, object] = {
             "client": self.client_address,
             "broker": str(self.broker_address or ""),
@@ -762,7 +675,6 @@ class Link:
         return fields | {"subject": self.client_subject} if self.client_subject else fields
 
     def report_buffered(self) -> None:
-        """Report to the budget how many bytes this link buffers now."""
         responses, status, now = self.core.buffered, self.core.status(), monotonic()
         kept = responses + status.queued
         if kept != self._kept:
@@ -779,10 +691,7 @@ class Link:
             self._host.sessions.crowded = self._host.budget.over
 
     def _unread_bytes(self, now: float) -> int:
-        """Return the number of bytes that are buffered because client or broker do not read them.
-
-        Bytes in the process and in the system count.
-        """
+        # Bytes that client or broker do not read, in the process and in the system.
         client, broker = self.client.transport, self.broker.transport
         if client is None:
             return 0
@@ -796,7 +705,6 @@ class Link:
         return size
 
     def _forget_buffered(self) -> None:
-        """Report to the budget that nothing is buffered any more."""
         self._buffered = 0, False
         self._host.budget.update(self, 0)
         self._host.sessions.crowded = self._host.budget.over
@@ -855,27 +763,20 @@ class ClientProtocol(asyncio.Protocol):
         self.data_received = link.client_received  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Tell the link that the client has connected."""
         self._link.client_connected(cast("asyncio.Transport", transport))
 
     def eof_received(self) -> bool:
-        """Process the end of the client's stream. Return whether the gateway can still send responses.
-
-        With TLS it can't.
-        """
+        # With TLS, the gateway can't send responses after the client's end.
         self._link.client_ended()
         return self._link.half_closes
 
     def pause_writing(self) -> None:
-        """Stop reading the broker and the client, because the client's write buffer is full."""
         self._link.client_full(True)
 
     def resume_writing(self) -> None:
-        """Read the broker and the client again, unless there is another reason not to."""
         self._link.client_full(False)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Tell the link that the client's socket is closed."""
         self._link.client_lost()
 
 
@@ -889,23 +790,19 @@ class BrokerProtocol(asyncio.Protocol):
         self.data_received = link.broker_received  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Tell the link that the broker is connected."""
         self._link.broker_connected(cast("asyncio.Transport", transport))
 
     def eof_received(self) -> bool:
-        """Close the link. A broker that has closed its side of the connection sends no more responses."""
+        # A broker that has closed its side of the connection sends no more responses: the link is closed.
         return False
 
     def pause_writing(self) -> None:
-        """Stop reading the client, because the broker's write buffer is full."""
         self._link.broker_full(True)
 
     def resume_writing(self) -> None:
-        """Read the client again, unless there is another reason not to."""
         self._link.broker_full(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the link that the broker's socket is closed."""
         self._link.broker_lost(exc)
 
 

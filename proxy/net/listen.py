@@ -19,8 +19,8 @@ from proxy.net.endpoint import set_options
 from proxy.net.resolve import look_up
 
 BACKLOG: Final = 1024
-"""How many connections may wait to be accepted. There can be many, because all clients reconnect at once
-after another gateway has ended."""
+"""How many connections may wait to be accepted. After another gateway has ended, all clients reconnect at
+once."""
 _FIRST_INHERITED: Final = 3
 """The first file descriptor that systemd passes: SD_LISTEN_FDS_START of sd_listen_fds(3)."""
 _MOST_INHERITED: Final = 65_535
@@ -34,10 +34,7 @@ Prepare = Callable[[socket.socket], None]
 
 
 class OwnListenerError(OSError):
-    """The gateway itself listens at this address.
-
-    This is like EADDRINUSE, but waiting for the end of another gateway does not help.
-    """
+    """The gateway itself listens at this address: waiting for the end of another gateway does not help."""
 
     def __init__(self) -> None:
         super().__init__(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -53,9 +50,8 @@ class Binding:
     inherited: Sequence[socket.socket] = ()
     """Listening sockets from systemd. They stay open after the gateway stops serving on them."""
     _made: "WeakValueDictionary[Any, socket.socket]" = field(default_factory=WeakValueDictionary)
-    """The sockets that were made, by IP version, IP and port. They are remembered because the kernel would
-    allow a second socket at the same address, if ports are shared or the socket is a copy of systemd's. Each
-    socket would then get a part of the clients."""
+    """The sockets that were made, by IP version, IP and port. If ports are shared or the socket is a copy of
+    systemd's, the kernel would allow a second socket at the same address, and divide the clients."""
 
     def bind(
         self, address: Address, *, ips: Sequence[str] = (), prepare: Prepare | None = None
@@ -64,11 +60,8 @@ class Binding:
 
         ``::`` stands for all addresses of both IP versions, as in most servers; 0.0.0.0 only for IPv4.
 
-        Args:
-            address: the address.
-            ips: the IPs of the address's host. Without them, the host name is looked up, which blocks.
-            prepare: a function that is called with each socket. Unless it came from systemd, the socket is
-                not bound yet.
+        `ips` are the IPs of the address's host. Without them, the host name is looked up, which blocks.
+        `prepare` is called with each socket, before it is bound unless it came from systemd.
 
         Raises:
             OSError: an IP of this machine can't be bound, for example because another process listens there,
@@ -105,11 +98,8 @@ class Binding:
         return bound
 
     def _takes_ipv4(self, port: int) -> bool:
-        """Return whether a socket already takes the clients of IPv4 at all addresses.
-
-        Either this gateway listens at 0.0.0.0 for something else, or systemd's socket for ``::`` takes both
-        IP versions.
-        """
+        # Either this gateway listens at 0.0.0.0 for something else, or systemd's socket for ``::`` takes both
+        # IP versions.
         own = self._made.get((socket.AF_INET, _ALL_IPV4, port))
         return (own is not None and own.fileno() >= 0) or any(
             sock.family == socket.AF_INET6
@@ -124,7 +114,7 @@ class Binding:
             raise OwnListenerError
 
     def _inherited(self, family: int, at: Any, prepare: Prepare | None) -> socket.socket | None:
-        """Return a copy of systemd's socket for an address. Closing the copy leaves the original open."""
+        # Closing the copy leaves the original open.
         for sock in self.inherited:
             if sock.family == family and sock.getsockname()[:2] == at[:2]:
                 copy = sock.dup()
@@ -173,11 +163,6 @@ class LeadsBackError(OSError):
 def check_not_own(ips: Iterable[str], port: int, listeners: Iterable[Address]) -> None:
     """Check that no address of a broker is one of the gateway's own listeners.
 
-    Args:
-        ips: the broker's IPs.
-        port: the broker's port.
-        listeners: the IPs and ports of the gateway's own listeners.
-
     Raises:
         LeadsBackError: an address is one of the gateway's own listeners.
     """
@@ -192,12 +177,8 @@ def check_not_own(ips: Iterable[str], port: int, listeners: Iterable[Address]) -
 
 
 def _is_here(ip: str) -> bool:
-    """Return whether an IP belongs to this machine.
-
-    If so, the kernel chooses the same IP as the source address.
-
-    No packet is sent. Binding the IP instead would prove nothing if net.ipv4.ip_nonlocal_bind is set.
-    """
+    # The kernel chooses an IP of this machine as source address, too. No packet is sent. Binding the IP
+    # instead would prove nothing if net.ipv4.ip_nonlocal_bind is set.
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -210,9 +191,7 @@ def _is_here(ip: str) -> bool:
 def inherited(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
     """Return the listening sockets that systemd has passed to this process (sd_listen_fds(3)).
 
-    Args:
-        environ: the environment. LISTEN_PID and LISTEN_FDS describe the sockets.
-        pid: the id of this process. If LISTEN_PID differs, the sockets are not for this process.
+    If LISTEN_PID differs from `pid`, the sockets are not for this process.
     """
     if environ.get("LISTEN_PID") != str(pid):
         return []
@@ -237,7 +216,6 @@ def _close(sockets: Iterable[socket.socket]) -> None:
 
 
 def _socket_addresses(ips: Sequence[str], port: int) -> list[tuple[int, Any]]:
-    """Return the family and the socket address of each IP."""
     found = [
         (int(family), at)
         for ip in ips

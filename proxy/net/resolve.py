@@ -25,19 +25,19 @@ from threading import Thread
 from typing import Final, TypeVar
 
 MOST: Final = 64
-"""How many look-ups may run at the same time. The number is enough for all names of a cluster, and does not
-flood a name server."""
+"""How many look-ups may run at the same time: enough for all names of a cluster, without flooding a name
+server."""
 MOST_AGAIN: Final = MOST // 2
 """How many of the running look-ups may be for names whose last look-up failed."""
 FRESH_SECONDS: Final = 1.0
-"""How many seconds IPs are used without another look-up. Often many clients connect at the same time."""
+"""How long IPs are used without another look-up. Often many clients connect at the same time."""
 STALE_SECONDS: Final = 1.0
-"""How many seconds a new look-up may take before the IPs of an earlier look-up are used instead."""
+"""How long a new look-up may take before the IPs of an earlier look-up are used instead."""
 LOOKUP_SECONDS: Final = 9.0
-"""How many seconds to wait for a look-up, including its wait for a thread. The time limit for connecting is
-longer, so an error shows that the look-up was the reason."""
+"""How long to wait for a look-up, including its wait for a thread. The time limit for connecting is longer,
+so an error shows that the look-up was the reason."""
 RETRY_SECONDS: Final = (0.5, 5.0)
-"""The first and the longest pause after a failed look-up, in seconds. The pause doubles each time."""
+"""The first and the longest pause after a failed look-up. The pause doubles each time."""
 MAX_NAMES: Final = 4096
 """How many names are kept. If there are more, the least recently used name is removed."""
 
@@ -46,20 +46,15 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _Name:
-    """The result of a name's look-ups so far."""
-
     host: str
     ips: tuple[str, ...] = ()
     """The IPs of the last successful look-up, or those given to `Resolver.keep`."""
     found_at: float = 0.0
     error: OSError | None = None
-    """The error of the last look-up, or None if it succeeded."""
     wait: float = 0.0
-    """The pause after a failed look-up, in seconds."""
     not_before: float = 0.0
     look_up: "asyncio.Future[None] | None" = None
-    """A future for the look-up that runs or waits for a thread. It is done when the look-up ends. None
-    without a look-up."""
+    """Done when the look-up that runs or waits for a thread ends. None without a look-up."""
     began: float = 0.0
     again: bool = False
     """Whether the previous look-up failed."""
@@ -70,7 +65,7 @@ class Resolver:
 
     def __init__(self) -> None:
         self._names: dict[str, _Name] = {}
-        """The names by host. The most recently used name is last."""
+        """By host. The most recently used name is last."""
         self._running = 0
         self._running_again = 0
         self._waiting: tuple[deque[_Name], deque[_Name]] = (deque(), deque())
@@ -80,10 +75,7 @@ class Resolver:
         return f"<Resolver names={len(self._names)} running={self._running}>"
 
     def known(self, host: str) -> tuple[str, ...]:
-        """Return the known IPs of a host, without waiting for a look-up. An IP is returned as it is.
-
-        Return no IPs if no look-up has found any yet.
-        """
+        """Return the known IPs of a host, without waiting for a look-up. An IP is returned as it is."""
         if is_literal(host):
             return (host,)
         name = self._names.get(host)
@@ -138,7 +130,6 @@ class Resolver:
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        """Start look-ups that wait for a thread, as many as the limits allow."""
         first, again = self._waiting
         while self._running < MOST and (first or (again and self._running_again < MOST_AGAIN)):
             name = (first or again).popleft()
@@ -151,7 +142,7 @@ class Resolver:
                 loop.call_soon(self._ended, name, OSError(errno.EAGAIN, str(error)))
 
     def _look_up(self, loop: asyncio.AbstractEventLoop, name: _Name) -> None:
-        """Look up a name in a new thread."""
+        # This runs in a new thread.
         result: tuple[str, ...] | OSError
         try:
             result = look_up(name.host)
@@ -201,10 +192,7 @@ def look_up(host: str) -> tuple[str, ...]:
 
 
 def _ip(at: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> str:
-    """Return the IP of a socket address.
-
-    A link-local IP includes the number of the network device (RFC 4007).
-    """
+    # A link-local IP includes the number of the network device (RFC 4007).
     ip = str(at[0])
     return f"{ip}%{at[3]}" if len(at) == 4 and at[3] and "%" not in ip else ip
 
@@ -212,12 +200,8 @@ def _ip(at: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> 
 async def try_each(ips: Sequence[str], within: float, connect: Callable[[str], Awaitable[_T]]) -> _T:
     """Connect to the IPs of a name in order until one responds.
 
-    Each IP gets an equal part of the remaining time, so that a silent IP does not use all of it.
-
-    Args:
-        ips: the IPs.
-        within: the limit for all IPs, in seconds.
-        connect: a function that connects to one IP.
+    Each IP gets an equal part of the remaining time (`within` seconds for all), so that a silent IP does not
+    use all of it.
 
     Raises:
         OSError: no IP responds (the error is that of the last IP), or TLS failed. After a TLS failure no

@@ -22,11 +22,9 @@ from proxy.text.error_text import short
 from proxy.text.options import ConfigError
 
 HANDSHAKE_SECONDS: Final = 10.0
-"""The time limit for a client's TLS handshake, in seconds."""
 KEPT: Final = "the earlier certificates stay in use"
 
 MAX_SUBJECT: Final = 256
-"""How many characters of a client's subject are shown at most."""
 _SHORT_NAMES: Final = {
     "commonName": "CN",
     "organizationalUnitName": "OU",
@@ -52,10 +50,7 @@ class TlsError(ConfigError):
 class ReloadingContext:
     """An SSL context that is replaced when one of its files changes. Open connections keep the old context.
 
-    Args:
-        cert: the gateway's certificate, or None for no certificate.
-        files: the other files to watch.
-        make: makes a context from the files.
+    `files` are the files to watch in addition to `cert`.
 
     Raises:
         TlsError: a file can't be used.
@@ -70,8 +65,7 @@ class ReloadingContext:
         self._stamps = self._file_stamps()
         self.context = make()
         self.valid_until = _valid_until(cert)
-        """The time at which the certificate in use expires. None if there is no certificate, or if it can't
-        be read."""
+        """None if there is no certificate, or if the time of its expiry can't be read."""
         self.problem = ""
         """The reason why the current files can't be used, or "" if they are in use."""
 
@@ -96,9 +90,6 @@ class ReloadingContext:
 
 class BrokerTls:
     """TLS to brokers, or plain text.
-
-    Args:
-        config: the options.
 
     Raises:
         TlsError: a file can't be used.
@@ -133,9 +124,6 @@ class BrokerTls:
 class ClientTls:
     """TLS with clients, or plain text.
 
-    Args:
-        config: the options.
-
     Raises:
         TlsError: a file can't be used.
     """
@@ -153,24 +141,15 @@ class ClientTls:
 
     @property
     def reloading(self) -> dict[int | None, ReloadingContext]:
-        """The context of each certificate, by broker.
-
-        The certificate of a broker is that of ``--tls-cert-of``. The key None has the certificate of
-        ``--tls-cert``.
-        """
+        """The context of each certificate: of ``--tls-cert`` (None), and of ``--tls-cert-of`` by broker."""
         return {None: self._default} | self._of if self._default is not None else {}
 
     def accept_args(self, node_id: int | None) -> dict[str, Any]:
-        """Return the TLS arguments for asyncio to accept a client with the newest files.
-
-        Without TLS, return no arguments.
+        """Return the TLS arguments for asyncio to accept a client at a broker's listener. Empty without TLS.
 
         After a change of files there is a new context, which does not know earlier TLS sessions (RFC 8446,
         2.2). Otherwise a client that resumes a session would not be checked against the newest
         ``--client-ca``.
-
-        Args:
-            node_id: the broker of the listener, or None for the bootstrap listener.
         """
         if self._default is None:
             return {}
@@ -185,7 +164,6 @@ class ClientTls:
                 yield named(_option(node_id), file), each.valid_until
 
     def expired(self, now: datetime) -> list[str]:
-        """Return a text for each expired certificate."""
         return [ended(shown, until) for shown, until in self.valid() if now > until]
 
     def _reloading(self, node_id: int | None, cert: Path) -> ReloadingContext:
@@ -204,10 +182,7 @@ class ClientTls:
         return context
 
     def _named(self, handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
-        """Store the server name of a client.
-
-        If the name belongs to a broker with a certificate of its own (``--tls-cert-of``), use that.
-        """
+        # A broker with a certificate of its own (``--tls-cert-of``) shows that.
         _keep_server_name(handshake, name, _)
         node_id = self._config.broker_ports.called(name) if name else None
         if node_id is not None and (of := self._of.get(node_id)) is not None:
@@ -219,7 +194,7 @@ def _option(node_id: int | None) -> str:
 
 
 def _keep_server_name(handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
-    """Store the server name that the client sent (SNI, RFC 6066)."""
+    # SNI, RFC 6066.
     cast("Any", handshake).server_name = name or ""
 
 
@@ -278,12 +253,8 @@ class _NamedObject(ssl.SSLObject):
 def load_pair(context: ssl.SSLContext, option: str, cert: Path, key: Path | None) -> None:
     """Load a certificate and its key.
 
-    Args:
-        context: the context to load them into.
-        option: the option of the certificate, such as ``--tls-cert``. The option of the key is then
-            ``--tls-key``.
-        cert: a PEM file with the certificate first, then intermediate CAs.
-        key: a PEM file with the key. None if the key is in the file `cert`.
+    The option of the key is that of the certificate with ``-key``. `cert` is a PEM file with the certificate
+    first, then intermediate CAs. If `key` is None, the key is in the file `cert`.
     """
     of_key = option.removesuffix("-cert") + "-key"
     both = named(option, cert) + (f" and {named(of_key, key)}" if key else "")
@@ -301,7 +272,7 @@ def load_pair(context: ssl.SSLContext, option: str, cert: Path, key: Path | None
 
 
 def _no_passphrase() -> str:
-    """Refuse a passphrase. Without this callback OpenSSL would ask for it at the terminal."""
+    # Without this callback OpenSSL would ask for the passphrase at the terminal.
     raise ValueError("the key is encrypted; give one without a passphrase")
 
 
@@ -345,10 +316,6 @@ _UTC_TIME: Final = 0x17
 
 
 def _valid_until(file: Path | None) -> datetime | None:
-    """Return the time at which the certificate in a file expires.
-
-    Return None if there is no certificate, or if it can't be read.
-    """
     if file is None:
         return None
     with suppress(OSError, ValueError):  # OpenSSL reads forms of it that `valid_until` does not
@@ -382,7 +349,6 @@ def valid_until(pem: str) -> datetime:
 
 
 def _elements(der: bytes) -> list[Element]:
-    """Read a sequence of DER elements."""
     found, at = [], 0
     while at < len(der):
         tag, size, at = der[at], der[at + 1], at + 2

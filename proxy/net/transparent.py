@@ -19,13 +19,12 @@ from proxy.text.options import ConfigError
 REDIRECT: Final = "redirect"
 TPROXY: Final = "tproxy"
 MAX_DESTINATIONS: Final = 1024
-"""The maximum number of destinations with their own number. Connections to further destinations are also
-served, but all these destinations share one number."""
+"""The maximum of destinations with their own number. Connections to further destinations are also served, but
+share one number."""
 
 _COUNTERPARTS: Final = {"127.0.0.1": "::1", "::1": "127.0.0.1", "0.0.0.0": "::"}  # noqa: S104 - the operator's word
 """For each address, the address of the same kind in the other IP version. `Binding` does the same for ``::``.
-REDIRECT sends a connection to loopback, or to the network device's address, in the connection's IP
-version."""
+REDIRECT sends a connection to loopback, or to the device's address, in the connection's IP version."""
 _SO_ORIGINAL_DST: Final = 80
 """The socket option, from linux/netfilter_ipv4.h. IP6T_SO_ORIGINAL_DST has the same number."""
 _ANY_PORT: Final = 9
@@ -34,32 +33,23 @@ _IP_TRANSPARENT: Final = 19
 
 
 class Destinations:
-    """Gives a number to each original destination of the connections.
-
-    Args:
-        mode: ``redirect`` or ``tproxy``.
-        listen: the address of the listener.
-    """
+    """Gives a number to each original destination of connections. `mode` is ``redirect`` or ``tproxy``."""
 
     def __init__(self, mode: str, listen: Address) -> None:
         self.listen = listen
-        """The address of the listener. After binding, it has the real port."""
+        """After binding, it has the real port."""
         self.bound: tuple[Address, ...] = ()
-        """The IPs and the port of the bound listener."""
         self.known: dict[int, Broker] = {}
         self._mode = mode
         self._numbers: dict[Address, int] = {}
 
     @property
     def problems(self) -> list[str]:
-        """Always empty: no broker can be missing, because responses are not changed."""
+        # No broker can be missing, because responses are not changed.
         return []
 
     def of(self, accepted: Any) -> tuple[int, Address]:
         """Return the number of a connection's original destination, and the destination.
-
-        Args:
-            accepted: the accepted socket, as the event loop gives it.
 
         Raises:
             OSError: the kernel does not know the original destination.
@@ -73,10 +63,7 @@ class Destinations:
         return self.number(destination), destination
 
     def number(self, address: Address) -> int:
-        """Return the number of a destination.
-
-        A new destination gets the next number, or `OTHERS` if `MAX_DESTINATIONS` have one.
-        """
+        """Return the number of a destination. It is `OTHERS` if `MAX_DESTINATIONS` others have one."""
         number = self._numbers.get(address)
         if number is None:
             number = len(self._numbers)
@@ -141,9 +128,7 @@ def _make_transparent(sock: socket.socket) -> None:
 
 
 def outbound_socket(address: Address) -> socket.socket:
-    """Make a socket for a connection to a broker, and bind it.
-
-    The local port is then known before the socket connects.
+    """Make and bind a socket for a connection to a broker. So its port is known before it connects.
 
     Raises:
         OSError: no port is free.

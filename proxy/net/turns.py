@@ -13,9 +13,9 @@ from time import thread_time
 from typing import Final, Generic, Protocol, TypeVar
 
 TURN_SECONDS: Final = 0.001
-"""The work in a turn of the event loop after which links have to wait, in seconds."""
+"""The work in a turn of the event loop after which links have to wait."""
 SHARE_SECONDS: Final = 0.00025
-"""The work after which a link waits for its next turn while others wait, too, in seconds."""
+"""The work after which a link waits for its next turn while others wait, too."""
 _Item = TypeVar("_Item")
 
 
@@ -24,12 +24,12 @@ class Flow(Protocol):
 
     client_host: str
     busy_period: int
-    """The number of the busy period that `spent` and `used` are of."""
+    """The busy period of `spent` and `used`."""
     spent: float
     """The work for the link since its last turn, in seconds."""
     used: float
-    """The work for the link in the busy period, in seconds. It counts as a turn less than that of others, if
-    it was less than that."""
+    """The work for the link in the busy period, in seconds. It counts as at most a turn less than that of
+    others."""
 
     def wait(self) -> None:
         """Do not read the sockets until it is this link's turn: see `Turns.add`."""
@@ -39,14 +39,12 @@ class Flow(Protocol):
 
 
 class _Order(Generic[_Item]):
-    """Items in the order of what they have used."""
-
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, _Item]] = []
         self._number = count()
         self.used = 0.0
-        """The most that an item had used when it was taken. An item may have used a little less: what is
-        measured by this must not go back, or all others would wait until that item has used as much."""
+        """The most that an item had used when it was taken. It must not go back when an item has used less,
+        or all others would wait until that item has used as much."""
         self._turn, self._limit = 0, 0.0
         """What an item may have used at most to be taken in a turn."""
 
@@ -57,11 +55,7 @@ class _Order(Generic[_Item]):
         heappush(self._heap, (used, next(self._number), item))
 
     def take(self, turn: int) -> _Item | None:
-        """Remove the first item, and return it.
-
-        Return None if there is none, or if it has used much more than what was taken in this turn: that may
-        be added again.
-        """
+        # An item that has used much more than the first of this turn waits: the first may be added again.
         if not self._heap:
             return None
         used = self._heap[0][0]
@@ -76,9 +70,8 @@ class _Order(Generic[_Item]):
 class Turns:
     """The turns of one event loop.
 
-    Args:
-        call_soon: calls a function in the event loop's next turn.
-        clock: returns the CPU time of the thread in seconds. What other processes take is nobody's work.
+    `call_soon` calls a function in the event loop's next turn. `clock` returns the CPU time of the thread in
+    seconds: what other processes take is nobody's work.
     """
 
     def __init__(
@@ -89,9 +82,7 @@ class Turns:
         """The work while the loop was not busy, since the last turn, in seconds."""
         self._is_busy = self._is_scheduled = False
         self._number = self._busy_period = 0
-        """The numbers of turns and of busy periods so far."""
         self._hosts = _Order[str]()
-        """The hosts of which a link waits."""
         self._links: dict[str, _Order[Flow]] = {}
         """The links that wait, by host. All hosts of a busy period are kept."""
 
@@ -125,10 +116,8 @@ class Turns:
         self._schedule()
 
     def _joined(self, flow: Flow) -> _Order[Flow]:
-        """Return the links of the host of a link, which takes part in this busy period.
-
-        What it has not used while it needed nothing is lost, except for a turn.
-        """
+        # A link joins this busy period. What it has not used while it needed nothing is lost, except for a
+        # turn.
         if flow.busy_period != self._busy_period:
             flow.busy_period, flow.spent, flow.used = self._busy_period, 0.0, 0.0
         links = self._links.get(flow.client_host)
@@ -143,7 +132,7 @@ class Turns:
             self._call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Let links go on until they have probably used a turn."""
+        # Links go on until they have probably used a turn.
         self._is_scheduled = False
         self._number += 1
         left = TURN_SECONDS
@@ -160,7 +149,6 @@ class Turns:
             self._links.clear()
 
     def _next(self) -> Flow | None:
-        """Remove the link whose turn it is, and return it. Return None if there is none in this turn."""
         host = self._hosts.take(self._number)
         if host is None:
             return None
