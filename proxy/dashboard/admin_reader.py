@@ -17,16 +17,13 @@ class AdminReader:
 
     address: Address
     tls: ssl.SSLContext | None = None
-    """The TLS context. None for plain text."""
     token: str = ""
-    """The token to send. Empty if none is sent."""
 
     def __str__(self) -> str:
         return f"https://{self.address}" if self.tls else str(self.address)
 
     @property
     def authorization(self) -> str:
-        """The header field with the token. Empty if there is no token."""
         return f"Authorization: Bearer {self.token}\r\n" if self.token else ""
 
     async def connect(self, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -39,7 +36,6 @@ class AdminReader:
         return await asyncio.open_connection(host, self.address.port, limit=limit, ssl=self.tls)
 
     def why_no_response(self, error: OSError | EOFError) -> str:
-        """Return in a few words why the endpoint does not respond."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"its certificate is not accepted ({error.verify_message}); give its CA as --ca FILE"
         if isinstance(error, ssl.SSLError):
@@ -49,7 +45,6 @@ class AdminReader:
         return reason_of(error)
 
     def why_refused(self) -> str:
-        """Return in a few words what to do if the endpoint refuses access: give a token, or another token."""
         return (
             "it refuses the token of --token-file"
             if self.token

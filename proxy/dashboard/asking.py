@@ -13,9 +13,9 @@ from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.text.error_text import reason_of
 
 RESPONSE_SECONDS: Final = 3.0
-"""If a gateway does not respond within this many seconds, it counts as unreachable."""
+"""If a gateway takes longer to respond, it counts as unreachable."""
 MAX_CONNECTIONS: Final = 500
-"""The maximum number of connections in the requested state. The gateway sends those with the most bytes."""
+"""The gateway sends those with the most bytes."""
 MAX_RESPONSE_BYTES: Final = 1 << 24
 _NO_STATE: Final = "another program responds there, or --metrics of a gateway; give the address of --admin"
 _REQUEST: Final = (
@@ -42,9 +42,7 @@ async def ask(endpoint: AdminReader, connections: int = MAX_CONNECTIONS) -> Snap
 async def ask_for_report(endpoint: AdminReader, *, metrics: bool) -> Report:
     """Request what the table of several gateways shows.
 
-    Args:
-        endpoint: the gateway.
-        metrics: whether only metrics can be read there. Why a gateway is not ready is asked then as well.
+    If only `metrics` can be read there, why a gateway is not ready is asked as well.
 
     Raises:
         UnreachableError: as for `ask`.
@@ -62,11 +60,7 @@ async def ask_for_report(endpoint: AdminReader, *, metrics: bool) -> Report:
 
 @asynccontextmanager
 async def _limited(endpoint: AdminReader) -> AsyncIterator[None]:
-    """Limit the time for a response, and turn whatever fails into an error for the user.
-
-    Raises:
-        UnreachableError: something failed.
-    """
+    # Limits the time for a response, and turns whatever fails into an error for the user.
     try:
         async with asyncio.timeout(RESPONSE_SECONDS):
             yield

@@ -14,7 +14,6 @@ ESCAPE: Final = "\x1b"
 CONTROL_C: Final = "\x03"
 CONTROL_U: Final = "\x15"
 _SEQUENCE: Final = re.compile(r"(\x1b[\[O][0-?]*[ -/]*[@-~])|(.)", re.DOTALL)
-"""Matches one control sequence, or one key."""
 _NAMED: Final = {
     "\x1b[A": "up",
     "\x1bOA": "up",
@@ -32,12 +31,9 @@ _NAMED: Final = {
 _WHEEL: Final = re.compile(r"\x1b\[<6([45]);\d+;\d+M")
 """Matches a step of the mouse wheel, in xterm's SGR mode (1006): buttons 64 and 65."""
 _TURN: Final = 3
-"""How many lines one step of the mouse wheel scrolls."""
 _FAR: Final = 1 << 30
 _SORT_STEPS: Final = {"s": 1, "S": -1}
-"""For each key, how many columns the sort column moves."""
 _DIGITS: Final = "123456789"
-"""The keys of the columns by which rows can be sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +42,16 @@ class Selection:
 
     sort: str = "bytes/s"
     reverse: bool = False
-    """Whether the order of the sort column is reversed."""
     filter: str = ""
     """Only clients are shown whose id, software, address or broker contains this text."""
     cursor: str = ""
     """The key of the marked row. If this is empty, or the row is gone, the first row is marked."""
     brokers: bool = False
-    """Whether the marked row is in the table of brokers. If not, it is in the table of clients."""
+    """Whether the marked row is in the table of brokers, not in that of clients."""
     expanded: frozenset[str] = frozenset()
-    """The keys of the client rows that are expanded: each connection has a row of its own."""
+    """The keys of the client rows of which each connection has a row of its own."""
     opened: str = ""
-    """The key of the client, connection or broker whose page is open. Empty if none is open."""
+    """The key of the client, connection or broker whose page is open."""
     groups: bool = False
     """Whether the page of cooperative groups is open."""
     first: int = 0
@@ -69,7 +64,6 @@ class Selection:
 
     @property
     def descending(self) -> bool:
-        """Whether large values come first."""
         return (self.sort not in ASCENDING) != self.reverse
 
     @property
@@ -85,10 +79,9 @@ class Listed:
     keys: Sequence[str] = ()
     """The keys of the rows in the table that has the marked row."""
     lines: int = 0
-    """How many lines the open page has."""
+    """The lines of the open page."""
     page: int = 1
-    """By how many rows or lines the keys for a page move. On an open page, so many lines fit on the
-    screen."""
+    """By how many rows or lines the keys for a page move. So many lines of an open page fit on the screen."""
     sorts: Sequence[str] = tuple(SORTS)
     """The columns by which the rows can be sorted, in the order of the table."""
 
@@ -117,10 +110,7 @@ def press(choice: Selection, key: str, listed: Listed) -> Selection:
 
 
 def split_keys(text: str) -> list[str]:
-    """Split what a terminal has sent into keys: letters, or names such as `up`.
-
-    Unknown escape sequences are dropped.
-    """
+    """Split what a terminal has sent into keys: letters, or names such as `up`. Drop unknown sequences."""
     keys: list[str] = []
     for sequence, letter in _SEQUENCE.findall(text):
         if letter:
@@ -169,7 +159,6 @@ def _next_sort(choice: Selection, step: int, names: Sequence[str]) -> Selection:
 
 
 def _back(choice: Selection) -> Selection:
-    """Go back one step: close the help, or else the open page, or else clear the filter."""
     if choice.help:
         return replace(choice, help=False, first=0)
     if choice.paged:
@@ -200,5 +189,4 @@ _KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
     "?": lambda choice: replace(choice, help=not choice.help, first=0),
     "q": lambda choice: replace(choice, quit=True),
 }
-"""The effect of each key that `press` does not process itself. `proxy.dashboard.view` explains the keys to
-the user."""
+"""The keys that `press` does not process itself. `proxy.dashboard.view` explains them to the user."""

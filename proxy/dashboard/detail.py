@@ -1,7 +1,4 @@
-"""Draws the page of a client, a connection or a broker: its figures, and the recent events that name it.
-
-All functions are pure.
-"""
+"""Draws the page of a client, a connection or a broker. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -79,7 +76,7 @@ def broker(
 
 
 def _zones(row: ClientFigures) -> Iterator[tuple[str, str]]:
-    """Yield how many record bytes have come from other zones, if the gateway has a rack."""
+    # Only a gateway with a rack counts these bytes.
     if any(one.zone for one in row.connections):
         records = sum(one.records for one in row.connections)
         other = sum(one.records_other_zone for one in row.connections)

@@ -12,9 +12,7 @@ from proxy.dashboard.snapshot import NOW_SECONDS
 
 UNREACHABLE: Final = "unreachable"
 ASKING: Final = "asking"
-"""The state of a gateway that has not been asked yet."""
 _SEVERITY: Final = {UNREACHABLE: 0, "starting": 1, "degraded": 2, "draining": 4, ASKING: 6, READY: 7}
-"""The order of states: what is wrong comes first."""
 _UNKNOWN: Final = 3
 """The place of a state that this version does not know."""
 _READY_BUT: Final = 5
@@ -27,19 +25,18 @@ class GatewayRow:
 
     name: str
     address: str
-    """The address that is asked. Empty if there is none."""
     command: str
     """The command that shows the gateway from within its pod. Empty if it is in no pod."""
     state: str
     wrong: tuple[str, ...]
-    """What is wrong, the most important first."""
+    """The most important first."""
     seconds: float | None
-    """For how many seconds the gateway has not been reachable. None if it is reachable, or was not asked."""
+    """For how long the gateway has not been reachable. None if it is reachable, or was not asked."""
     report: Report | None
-    """The last report, if the gateway is reachable."""
+    """None if the gateway is not reachable."""
     cpu: float | None
-    """How much CPU the gateway has used in the last ten seconds, as a share of one core. Before there are two
-    reports: since its start. None if unknown."""
+    """The CPU in the last ten seconds, as a share of one core. Before there are two reports: since its start.
+    None if unknown."""
     saved_now: float | None
     """The bytes saved per second at present. None if unknown."""
 
@@ -62,9 +59,8 @@ SORTS: Final[dict[str, Callable[[GatewayRow], list[tuple[float, str]] | float]]]
     "CPU": lambda row: _NOTHING if row.cpu is None else row.cpu,
     "memory": lambda row: row.report.memory if row.report else _NOTHING,
 }
-"""The columns by which rows can be sorted, in the order of the table."""
+"""In the order of the table."""
 WORST_FIRST: Final = Selection(sort="state")
-"""The selection to begin with."""
 _NOT_HERE: Final = frozenset({"\t", "g", "x"})
 """Keys of the screen of one gateway that mean nothing in the table."""
 
@@ -83,8 +79,7 @@ class _Member:
 class Fleet:
     """Several gateways, and what each has reported last.
 
-    Args:
-        members: the name of each gateway, its address, and the command that shows it from within its pod.
+    `members` has the name of each, its address, and the command that shows it from within its pod.
     """
 
     def __init__(self, members: Iterable[tuple[str, str, str]]) -> None:
@@ -94,7 +89,6 @@ class Fleet:
         return len(self._members)
 
     def add(self, name: str, report: Report, now: float) -> None:
-        """Add the report of a gateway. `now` is the time in seconds."""
         member = self._members[name]
         reports = member.reports
         if reports and report.cpu_seconds < reports[-1][1].cpu_seconds:
@@ -105,7 +99,6 @@ class Fleet:
         member.problem, member.since = "", now
 
     def fail(self, name: str, problem: str, now: float) -> None:
-        """Note that a gateway can't be reached."""
         member = self._members[name]
         if not member.problem and not member.reports:
             member.since = now
@@ -118,11 +111,9 @@ class Fleet:
 
     @property
     def asked(self) -> bool:
-        """Whether each gateway has been asked."""
         return all(member.reports or member.problem for member in self._members.values())
 
     def row(self, name: str, now: float) -> GatewayRow:
-        """Return the row of a gateway."""
         member = self._members[name]
         last = member.reports[-1][1] if member.reports else None
         wrong = (member.problem,) if member.problem else last.wrong if last else ()
@@ -141,7 +132,6 @@ class Fleet:
         )
 
     def every(self, now: float) -> list[GatewayRow]:
-        """Return the rows of all gateways."""
         return [self.row(name, now) for name in self._members]
 
 
@@ -176,7 +166,7 @@ def has_meaning(key: str, choice: Selection) -> bool:
 
 
 def _numbered(name: str) -> list[tuple[float, str]]:
-    """Return the key that sorts names by the numbers in them: 10.0.0.9 is before 10.0.0.10."""
+    # 10.0.0.9 is before 10.0.0.10.
     return [
         (float(part), "") if part.isdecimal() else (_NOTHING, part) for part in _NUMBERS.split(name) if part
     ]

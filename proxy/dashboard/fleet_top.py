@@ -24,10 +24,9 @@ from proxy.dashboard.top import GatewayScreen, has_terminal, is_plain, size_of
 from proxy.dashboard.view import GatewayUnreachable
 
 AT_ONCE: Final = 64
-"""How many gateways are asked at the same time."""
 SILENT_AT_ONCE: Final = 64
-"""How many of those that did not respond last are asked at the same time. They have places of their own,
-because they hold them until the time for a response is over."""
+"""As `AT_ONCE`, for gateways that did not respond last. They have places of their own, because they hold them
+until the time for a response is over."""
 A_SECOND: Final = 100
 """How many gateways are asked in a second. If there are more, each is asked less often."""
 _FIRST_DRAWN_SECONDS: Final = 0.2
@@ -49,10 +48,7 @@ def once(gateways: Gateways) -> int:
 
 
 def watch(gateways: Gateways, interval: float) -> int:
-    """Draw a screen every `interval` seconds, until the user quits.
-
-    Return the exit code: 0, or 2 if there is no terminal.
-    """
+    """Draw a screen every `interval` seconds until the user quits. Return 2 if there is no terminal."""
     console = Console(highlight=False)
     if not has_terminal(console):
         return 2
@@ -71,8 +67,6 @@ def watch(gateways: Gateways, interval: float) -> int:
 
 
 class _Poller:
-    """Asks gateways for their reports."""
-
     def __init__(self, gateways: Gateways) -> None:
         self._gateways = {one.name: one for one in gateways.members}
         self.fleet = Fleet(
@@ -93,11 +87,9 @@ class _Poller:
         return self.fleet.every(monotonic())
 
     async def ask_each(self) -> None:
-        """Ask each gateway once."""
         await asyncio.gather(*map(self.ask, self._gateways))
 
     async def ask(self, name: str) -> None:
-        """Ask a gateway for its report, and keep it, or the reason why there is none."""
         gateway = self._gateways[name]
         if gateway.reader is None:
             self.fleet.fail(name, gateway.problem, monotonic())
@@ -114,11 +106,8 @@ class _Poller:
 class FleetScreen:
     """The dashboard of several gateways: a table, or the screen of one of them.
 
-    Args:
-        gateways: the gateways.
-        interval: the time between two screens in seconds, and between two requests to a gateway, if
-            `A_SECOND` allows.
-        live: the screen.
+    `interval` is the time between two screens in seconds, and between two requests to a gateway, if
+    `A_SECOND` allows.
     """
 
     def __init__(self, gateways: Gateways, interval: float, live: Live) -> None:
@@ -128,17 +117,14 @@ class FleetScreen:
         self._live = live
         self._choice = WORST_FIRST
         self._one: tuple[GatewayScreen, asyncio.Task[None]] | None = None
-        """The screen of the gateway that is open, and the task that follows it."""
         self._rows = self._poller.rows()
         self._tasks = asyncio.TaskGroup()
 
     @property
     def quit(self) -> bool:
-        """Whether the user wants to leave."""
         return self._choice.quit or (self._one is not None and self._one[0].quit)
 
     async def follow(self) -> None:
-        """Ask the gateways at intervals, and draw what they report."""
         period = max(self._interval, len(self._poller) / A_SECOND)
         async with self._tasks as tasks:
             for place, name in enumerate(self._poller.names()):
@@ -159,7 +145,6 @@ class FleetScreen:
             await asyncio.sleep(period)
 
     def press(self, key: str) -> None:
-        """Do what a key means: in the table, or on the screen of the gateway that is open."""
         if self._one is not None:
             self._press_in_one(self._one[0], key)
             return
@@ -175,7 +160,6 @@ class FleetScreen:
         self._open()
 
     def draw(self) -> None:
-        """Draw the table, or the gateway that is open."""
         if self._one is not None:
             self._one[0].draw()
             return
@@ -183,7 +167,7 @@ class FleetScreen:
         self._live.update(screen, refresh=True)
 
     def _open(self) -> None:
-        """Open the gateway that the user has chosen, if more can be read of it than its row has."""
+        # The gateway is opened only if more can be read of it than its row has.
         gateway = self._poller[self._choice.opened] if self._choice.opened else None
         if gateway is None or gateway.reader is None or gateway.metrics:
             return
@@ -193,7 +177,7 @@ class FleetScreen:
         self._choice = replace(self._choice, opened="", cursor=gateway.name)
 
     def _press_in_one(self, screen: GatewayScreen, key: str) -> None:
-        """Press a key on the screen of a gateway. If Esc has nothing to close there, it closes the screen."""
+        # If Esc has nothing to close there, it closes the screen.
         if not screen.choice.typing and key in ERASE:
             key = ESCAPE
         before = screen.choice

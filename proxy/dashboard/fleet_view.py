@@ -28,7 +28,7 @@ from proxy.dashboard.screen import (
 _WIDTHS: Final = {"state": 8, "conns": 5, "saved/s": 8, "saved": 8, "share": 7, "CPU": 6, "memory": 7}
 _NARROW: Final = ("state", "conns", "saved", "CPU", "memory")
 _WIDE: Final = 100
-"""Screens of this width or more show all columns."""
+"""The least width for all columns."""
 _ALWAYS: Final = frozenset({"state", "conns"})
 """The columns that each row has, however long what is wrong is."""
 _LEFT: Final = frozenset({"state"})
@@ -36,9 +36,9 @@ _SHORTEST_NAME: Final = 20
 _WRONG: Final = 16
 """The lowest width of the last column, what is wrong."""
 _HEAD_LINES: Final = 4
-"""The number of lines for the title, one line of sums, the title of the table and its column names."""
+"""For the title, one line of sums, the title of the table and its column names."""
 _DETAIL_LINES: Final = 4
-"""The number of lines for the marked gateway, below the table."""
+"""For the marked gateway, below the table."""
 _MIN_HEIGHT: Final = 14
 """If the screen has fewer lines than this, it has no lines for the marked gateway."""
 _KEYS: Final = "Enter open  s sort  / filter  p pause  h help  q quit"
@@ -48,15 +48,7 @@ _PAGE_KEYS: Final = "Esc back  Space next page  q quit"
 def frame(
     rows: Sequence[GatewayRow], choice: Selection, size: Size, *, without: int = 0, keys: bool = True
 ) -> RenderableType:
-    """Draw one screen.
-
-    Args:
-        rows: all gateways.
-        choice: what the user has selected.
-        size: the size of the screen.
-        without: how many pods have no gateway.
-        keys: whether the last line explains the keys.
-    """
+    """Draw one screen. `without` is the number of pods without a gateway."""
     room = size.room(keys=keys)
     if choice.paged:
         lines = [*window(page(rows, choice, size.width), choice.first, room)]
@@ -133,7 +125,6 @@ def _title(rows: Sequence[GatewayRow], choice: Selection, *, whole: bool) -> Tex
 
 
 def _sums(rows: Iterable[GatewayRow]) -> list[Text]:
-    """Draw the sums over all gateways that respond, in parts for `packed`."""
     reports = [row.report for row in rows if row.report]
     client, saved = sum(one.client_bytes for one in reports), sum(one.saved for one in reports)
     now = [row.saved_now for row in rows if row.saved_now is not None]
@@ -161,11 +152,8 @@ def _table_title(
 
 
 def _columns(width: int | None, names: int) -> dict[str, int]:
-    """Return the columns with their widths.
-
-    The names get what they need, but the last column, what is wrong, gets a third of the room of both, too.
-    Without a width, names are as long as they are.
-    """
+    # The names get what they need, but the last column, what is wrong, gets a third of the room of both, too.
+    # Without a width, names are as long as they are.
     inner = _WIDTHS if width is None or width >= _WIDE else {name: _WIDTHS[name] for name in _NARROW}
     names = max(names, len("gateway"))
     if width is None:
@@ -191,14 +179,7 @@ def _row(row: GatewayRow, columns: dict[str, int], *, marked: bool, whole: bool,
     """Draw a row. If the gateway is not reachable, its row has the reason instead of its figures.
 
     If what is wrong does not fit into its column, it takes those before it. The state, the connections and
-    the figure by which the rows are sorted stay.
-
-    Args:
-        row: the gateway.
-        columns: the width of each column.
-        marked: whether the row is marked.
-        whole: whether what is wrong is written in full, beyond the end of the screen.
-        sort: the column by which the rows are sorted.
+    the figure by which the rows are sorted stay. With `whole`, it goes on beyond the end of the screen.
     """
     drawn_row = Text(
         ">" if marked else " ", no_wrap=True, overflow="ignore" if whole else "ellipsis", end="\n"
@@ -246,26 +227,22 @@ def _figure(row: GatewayRow, name: str, width: int) -> tuple[str, str]:
 
 
 def _percent(part: float) -> str:
-    """Return a share in per cent. Small shares have one decimal."""
     percent = 100 * max(0.0, part)
     return f"{percent:.1f} %" if percent < 9.95 else f"{percent:.0f} %"
 
 
 def _since(row: GatewayRow) -> str:
-    """Return what is wrong with a gateway that is not reachable, and for how long."""
     seconds = row.seconds or 0.0
     return ", ".join((*row.wrong, *((f"for {span(seconds)}",) if seconds >= 1 else ())))
 
 
 def _cut(lines: list[Text], room: int) -> list[Text]:
-    """Return the lines that fit. If some do not, the last line says how many."""
     if len(lines) <= room:
         return lines
     return [*lines[: room - 1], line(f"  {len(lines) - room + 1} more lines: Enter")]
 
 
 def _details(row: GatewayRow, width: int) -> list[Text]:
-    """Draw what the row of a gateway has no room for. `width` is that of the screen."""
     report = row.report
     about = [] if row.address in {"", row.name} else [row.address]
     if report is not None:
@@ -280,7 +257,7 @@ def _details(row: GatewayRow, width: int) -> list[Text]:
 
 
 def _shortened(name: str, width: int) -> str:
-    """Cut a name in its middle: pods of one workload differ in their ends, addresses in their ports."""
+    # A name is cut in its middle: pods of one workload differ in their ends, addresses in their ports.
     if cell_len(name) <= width:
         return name
     end = max(0, min(11, width // 2))

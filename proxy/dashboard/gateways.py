@@ -31,7 +31,6 @@ class Gateway:
     metrics: bool = False
     """Whether only metrics can be read there."""
     problem: str = ""
-    """Why the gateway can't be asked. Empty if it can."""
     command: str = ""
     """The command that shows the gateway from within its pod. Empty if it is in no pod."""
 
@@ -42,11 +41,10 @@ class Gateways:
 
     members: tuple[Gateway, ...]
     single: AdminReader | None
-    """The endpoint of the only gateway. None if there are several, or a list, which may have one."""
+    """None if there are several, or a list, which may have one."""
     without: int = 0
     """How many of the listed pods have no gateway."""
     from_stdin: bool = False
-    """Whether a list was read from standard input."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Gateways":
@@ -117,12 +115,9 @@ def _at(address: Address, secured: bool) -> pods.PodGateway:
 
 
 def _listed(item: str) -> tuple[list[pods.PodGateway], int]:
-    """Read a list of gateways. Return them, and how many of the listed pods have none.
+    """Read a list: an address a line, or what ``kubectl get pods -o json`` prints.
 
-    A list has an address a line, or is what ``kubectl get pods -o json`` prints.
-
-    Raises:
-        ConfigError: the list can't be read, or names no gateway.
+    Return the gateways, and how many of the listed pods have none.
     """
     try:
         text = _read(item)
@@ -138,11 +133,7 @@ def _listed(item: str) -> tuple[list[pods.PodGateway], int]:
 
 
 def _of_lines(text: str) -> list[pods.PodGateway]:
-    """Read a list with an address a line. Empty lines, and what follows a ``#``, mean nothing.
-
-    Raises:
-        ValueError: a line is not an address, or there is no line.
-    """
+    # Empty lines, and what follows a ``#``, mean nothing.
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
@@ -156,11 +147,6 @@ def _of_lines(text: str) -> list[pods.PodGateway]:
 
 
 def _read(item: str) -> str:
-    """Return the text of a list: of a file, or of standard input.
-
-    Raises:
-        ValueError: it can't be read.
-    """
     if item != STDIN:
         try:
             return Path(item[1:]).read_text(encoding="utf-8")

@@ -1,9 +1,6 @@
-"""Draws the page of cooperative groups: each member's key ranges in each partition, and its progress.
+"""Draws the page of cooperative groups: a line for each member's part of each partition. Pure functions.
 
-Pure functions.
-
-A line shows one member's part of one partition. A bar in it stands for all key hashes, from the lowest to the
-highest.
+A bar in a line stands for all key hashes, from the lowest to the highest.
 """
 
 from collections.abc import Iterator
@@ -22,8 +19,7 @@ _PICTURE: Final = 16
 """How many cells the bar of key hashes has. A wide terminal has twice as many, a narrow one half."""
 _USUAL: Final = 80
 _CELLS: Final = ("·▒█", ".+#")
-"""The characters of a cell in which the member has no hash, some, or all. The second text is for ASCII
-terminals."""
+"""A cell in which the member has no hash, some, or all. The second text is for ASCII terminals."""
 _STATE, _PARTITION, _SHARE, _LAG = 8, 18, 6, 8
 _WIDE_PARTITION, _HOST = 40, 24
 _LABEL: Final = "bold"
@@ -50,7 +46,7 @@ def lines(snapshot: Snapshot, width: int, *, wide: bool, plain: bool) -> list[Te
 
 
 class _Layout:
-    """The widths of the columns. The names of members get the room that is left."""
+    # The names of members get the room that is left.
 
     def __init__(self, width: int, *, wide: bool) -> None:
         self.picture = _PICTURE * 2 if wide else _PICTURE if width >= _USUAL else _PICTURE // 2
@@ -60,7 +56,6 @@ class _Layout:
         self._member = max(1, width - sum(others) - len(others))
 
     def place(self, lane: LaneFigures) -> str:
-        """Return the name of a partition. If the topic is too long, its end is cut."""
         number = f"/{lane.partition}"
         room = self._partition - len(number)
         return (lane.topic if cell_len(lane.topic) <= room else f"{lane.topic[: room - 1]}~") + number

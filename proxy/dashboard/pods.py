@@ -20,7 +20,6 @@ from proxy.dashboard.snapshot import shown
 _CONTAINER: Final = "fetchgate"
 _METRICS_PORT: Final = "gate-metrics"
 _HAS_ENDED: Final = frozenset({"Succeeded", "Failed"})
-"""The phases of pods that run no longer."""
 _CLOSED: Final = "its endpoints are open only within the pod; set FETCHGATE_METRICS or FETCHGATE_ADMIN for it"
 GIVE: Final = "give the output of kubectl get pods -o json"
 
@@ -32,21 +31,16 @@ class PodGateway:
     name: str
     """The name of the pod. If the pods are in several namespaces: ``NAMESPACE/POD``."""
     address: Address | None
-    """The address to ask. None if there is none."""
     secured: bool = False
-    """Whether the admin endpoint has a certificate."""
     metrics: bool = False
     """Whether only metrics can be read at the address."""
     problem: str = ""
-    """Why there is no address to ask. Empty if there is one."""
     command: str
     """The command that shows the gateway from within its pod."""
 
 
 def gateways(document: Any) -> tuple[list[PodGateway], int]:
-    """Return the gateways in a list of pods, and how many of the pods have none.
-
-    Pods that have ended are left out.
+    """Return the gateways in a list of pods that run, and how many of the pods have none.
 
     Raises:
         ValueError: the document is no list of pods, or no pod has a gateway. The message says what to give.
@@ -70,11 +64,7 @@ def gateways(document: Any) -> tuple[list[PodGateway], int]:
 
 
 def _pods(document: Any) -> Sequence[Any]:
-    """Return the pods in what ``kubectl get pods -o json`` prints: one pod, or a list.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    # ``kubectl get pods -o json`` prints one pod, or a list.
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind == "Pod":
         return [document]
@@ -108,7 +98,6 @@ def _is_gateway(container: Mapping[str, Any]) -> bool:
 
 
 def _metrics_port(container: Mapping[str, Any]) -> int | None:
-    """Return the number of the port for metrics, if the container names one."""
     ports = (port for port in _dicts(container, "ports") if port.get("name") == _METRICS_PORT)
     return next((number for port in ports if isinstance(number := port.get("containerPort"), int)), None)
 
@@ -136,10 +125,7 @@ def _gateway(pod: Any, container: Mapping[str, Any], *, qualified: bool) -> PodG
 
 
 def _option(container: Mapping[str, Any], name: str) -> str:
-    """Return the value of a gateway's option: a flag in the arguments, or a variable of the environment.
-
-    If it is given several times, the last one counts. If it is not given, the value is empty.
-    """
+    # A flag in the arguments, or a variable of the environment. The last one counts.
     flag, variable = f"--{name}", f"FETCHGATE_{name.replace('-', '_').upper()}"
     arguments = [
         str(word)
@@ -153,7 +139,7 @@ def _option(container: Mapping[str, Any], name: str) -> str:
 
 
 def _open_port(listen: str) -> int | None:
-    """Return the port of an endpoint. None if it listens at loopback only, or not at all."""
+    # An endpoint at loopback is not open.
     host, _, text = listen.rpartition(":")
     return None if not host or _is_loopback(host.strip("[]")) else whole_number(text, 1, MAX_PORT)
 

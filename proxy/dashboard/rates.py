@@ -9,8 +9,7 @@ from typing import Final
 from proxy.dashboard.snapshot import NOW_SECONDS, ClientConnection, Snapshot
 
 _KEPT: Final = 32
-"""The number of snapshots that are kept. There is one bar for the interval between two of them, so one
-less."""
+"""The number of snapshots that are kept. There is a bar for each interval between two of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,17 +20,15 @@ class TrafficRate:
     client: float = 0.0
     """Bytes of fetches and their responses on the client's side, per second."""
     broker: float = 0.0
-    """Bytes of fetches and their responses on the broker's side, per second."""
     records: float = 0.0
     """Record bytes from brokers, per second."""
     other_zone: float = 0.0
-    """How many of these come from another zone (``--rack``)."""
+    """How many of `records` come from another zone (``--rack``)."""
     reasons: Mapping[str, float] = field(default_factory=dict)
     """The number of fetches without a session per second, by reason."""
 
     @property
     def saved(self) -> float:
-        """The bytes saved per second."""
         return self.client - self.broker
 
 
@@ -40,9 +37,9 @@ class _CounterSample:
     time: float
     cpu_seconds: float
     clients: Mapping[str, ClientConnection]
-    """The client connections, by `ClientConnection.key`."""
+    """By `ClientConnection.key`."""
     brokers: Mapping[str, int]
-    """The number of bytes saved so far, by the name of the broker."""
+    """The bytes saved so far, by name."""
 
 
 class Rates:
@@ -52,7 +49,6 @@ class Rates:
         self._samples: deque[_CounterSample] = deque(maxlen=_KEPT)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add the next snapshot."""
         if self._samples and snapshot.time <= self._samples[-1].time:
             self._samples.clear()  # this is another gateway, or its clock was set back
         by_key = {client.key: client for client in snapshot.clients}
@@ -61,14 +57,10 @@ class Rates:
 
     @property
     def bars(self) -> bool:
-        """Whether there are enough snapshots to draw bars: two or more."""
         return len(self._samples) > 1
 
     def cpu(self) -> float | None:
-        """Return how much CPU the gateway has used in the last ten seconds, as a share of one core.
-
-        The result is None if it is unknown.
-        """
+        """Return the CPU in the last ten seconds as a share of one core, or None if unknown."""
         last = self._samples[-1] if self._samples else None
         before = next(
             (one for one in self._samples if last is not None and last.time - one.time <= NOW_SECONDS), None
@@ -80,8 +72,8 @@ class Rates:
     def of(self, client: ClientConnection) -> TrafficRate:
         """Return a connection's traffic in about the last ten seconds.
 
-        The rate is since the oldest snapshot that has the connection, if that is less. If only the newest
-        snapshot has the connection, the rate is since it began, but for a second at least.
+        It is the mean since the oldest snapshot that has the connection, if that is less. If only the newest
+        one has it, the mean since it began, but for a second at least.
         """
         since = self._since(client)
         if since is None:
@@ -89,10 +81,7 @@ class Rates:
         return _rate(client, since.clients[client.key], self._samples[-1].time - since.time)
 
     def saved(self, clients: Iterable[ClientConnection]) -> tuple[float, ...]:
-        """Return the bytes per second that were saved for some clients.
-
-        There is one value for each interval between two snapshots, in order of time.
-        """
+        """Return the bytes saved per second for some clients, for each interval in order of time."""
         keys = [client.key for client in clients]
         samples = list(self._samples)
         return tuple(
@@ -106,11 +95,7 @@ class Rates:
         )
 
     def saved_by_broker(self, name: str) -> tuple[float, ...]:
-        """Return the bytes per second that were saved with a broker.
-
-        There is one value for each interval between two snapshots that both have the broker, in order of
-        time.
-        """
+        """Return the bytes saved per second with a broker, for each interval of which both ends have it."""
         return tuple(
             (one.brokers[name] - before.brokers[name]) / (one.time - before.time)
             for before, one in pairwise(self._samples)
@@ -118,7 +103,7 @@ class Rates:
         )
 
     def _since(self, client: ClientConnection) -> _CounterSample | None:
-        """Return the snapshot from ten seconds ago, or the oldest one that has the connection."""
+        # The snapshot from ten seconds ago, or the oldest one that has the connection.
         found = None
         for sample in reversed(list(self._samples)[:-1]):
             if client.key not in sample.clients or sample.clients[client.key].fetches > client.fetches:

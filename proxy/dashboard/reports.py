@@ -20,9 +20,9 @@ _SAMPLE: Final = re.compile(
     r"|process_cpu_seconds_total|process_resident_memory_bytes)(?:\{(.*)\})? (\S+)$",
     re.MULTILINE,
 )
-"""Matches a figure that a report has: its name, its labels and its value."""
+"""A figure that a report has: its name, its labels and its value."""
 _LABEL: Final = re.compile(r'\b(\w++)="([^"]*)"')
-"""Matches a label. Each word is tried once only: a response may be one word of millions of letters."""
+"""Each word is tried once only: a response may be one word of millions of letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,27 +34,23 @@ class Report:
     wrong: tuple[str, ...]
     """What is wrong, the most important first."""
     uptime: float | None
-    """How many seconds the gateway has been running. None if it does not say."""
+    """In seconds. None if the gateway does not say."""
     connections: int
-    """The number of connections of clients."""
     client_bytes: int
     """Bytes of fetches on the client's side since the start."""
     broker_bytes: int
-    """Bytes of fetches on the broker's side since the start."""
     saved_now: float | None
     """The bytes saved per second at present. None if the gateway does not say."""
     without_slot: int
     """As `Snapshot.without_slot`."""
     cpu_seconds: float
-    """The CPU time since the start, in seconds."""
     memory: int
-    """The memory in bytes. 0 if unknown."""
+    """In bytes. 0 if unknown."""
     snapshot: Snapshot | None
-    """The state that the report was made from. None if it was made from metrics."""
+    """None if the report was made from metrics."""
 
     @property
     def saved(self) -> int:
-        """The bytes saved since the start."""
         return self.client_bytes - self.broker_bytes
 
 
@@ -78,7 +74,7 @@ def of_state(snapshot: Snapshot) -> Report:
 
 
 def of_metrics(text: str) -> Report:
-    """Return the report in a `/metrics`. It does not have the reasons for the state (`with_reasons`).
+    """Return the report in a `/metrics`. It does not have the reasons for the state (`reasons_of`).
 
     Raises:
         NotAGatewayError: the metrics are not a gateway's.

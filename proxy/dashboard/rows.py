@@ -1,9 +1,4 @@
-"""The rows in the table of clients: one row for each client.id.
-
-If a client is expanded, each of its connections has a row, too.
-
-Sans-IO.
-"""
+"""The rows in the table of clients: for each client.id, and each connection of expanded ones. Sans-IO."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +20,6 @@ _SHORT: Final = {
     "broker not known yet": "broker unknown",
     "forgets without a session": "odd fetches",
 }
-"""Short forms of reasons, for tables."""
 OF_CLIENT: Final = "client "
 """The start of the key of a client's row. The key of a connection's row begins in another way."""
 NO_FETCHES: Final = "no fetches"
@@ -37,31 +31,28 @@ class ClientFigures:
     """The figures of one row: a client with all its connections, or a single connection."""
 
     key: str
-    """The key of the row: `OF_CLIENT` and the client's name, or the key of the connection."""
+    """`OF_CLIENT` and the client's name, or the key of the connection."""
     name: str
     """The client.id."""
     connections: tuple[ClientConnection, ...]
-    """The connections of the row, the one with the most traffic at present first."""
+    """The one with the most traffic at present first."""
     single: bool
     """Whether the row is for a single connection, below the row of its client."""
     rate: TrafficRate
     why: str
-    """The broker for whose late response the client waits. If there is none: the reason why nothing is saved
-    now, in a few words. Empty if something is saved, or if no fetch was forwarded unchanged."""
+    """The broker for whose late response the client waits, or why nothing is saved now, in a few words. Empty
+    if something is saved, or if no fetch was forwarded unchanged."""
 
     @property
     def software(self) -> str:
-        """The name and version of the software of the first connection, if the client has sent them."""
         return self.connections[0].software
 
     @property
     def version(self) -> int:
-        """The highest of the Fetch versions that the client's connections have used last."""
         return max(client.version for client in self.connections)
 
     @property
     def partitions(self) -> int:
-        """The number of partitions in the client's sessions."""
         return sum(client.partitions for client in self.connections if client.epoch)
 
     @property
@@ -72,17 +63,14 @@ class ClientFigures:
 
     @property
     def fetches(self) -> int:
-        """How many fetches the client has sent."""
         return sum(client.fetches for client in self.connections)
 
     @property
     def saved(self) -> int:
-        """How many bytes were saved."""
         return sum(client.saved for client in self.connections)
 
     @property
     def error(self) -> str:
-        """The last error of one of the client's connections."""
         return next((client.last_error for client in self.connections if client.last_error), "")
 
 
@@ -97,7 +85,7 @@ SORTS: Final[dict[str, Callable[[ClientFigures], str | float]]] = {
     "saved": lambda row: row.saved,
     "why not": lambda row: row.why,
 }
-"""The columns by which rows can be sorted, in the order of the table."""
+"""In the order of the table."""
 ASCENDING: Final = frozenset({"client", "software", "gateway", "state"})
 """The columns in which small values come first, in this table and in that of several gateways."""
 
@@ -161,7 +149,6 @@ def _row(name: str, members: Sequence[ClientConnection], rates: Rates, *, single
 
 
 def _why(clients: Sequence[ClientConnection], rate: TrafficRate) -> str:
-    """Return what a client waits for, or why nothing is saved now (`ClientFigures.why`)."""
     latest = max(clients, key=lambda client: client.late)
     if latest.late >= LATE_SECONDS:
         return f"waits for {'' if latest.broker == BOOTSTRAP else 'broker '}{latest.broker}"

@@ -11,7 +11,7 @@ from rich.text import Text
 WARNING: Final = "bold red"
 LABEL: Final = "bold"
 STATE_STYLES: Final = {"ready": "bold green", "starting": "bold cyan", "draining": "bold magenta"}
-"""The style of each state of a gateway. Other states are a warning."""
+"""Other states are a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Size:
     """Whether the terminal shows only ASCII."""
 
     def room(self, *, keys: bool) -> int | None:
-        """Return the number of lines, without the line that explains the keys. None if it is unlimited."""
+        # The line that explains the keys is not counted.
         return None if self.height is None else self.height - int(keys)
 
 

@@ -16,19 +16,17 @@ SPACE: Final = 1 << 32
 """The number of hashes that keys can have (murmur2)."""
 KINDS: Final = ("full", "incremental", "sessionless", "close")
 NOW_SECONDS: Final = 10.0
-"""The "now" rates are means over this many seconds."""
+"""The "now" rates are means over this time."""
 BOOTSTRAP: Final = "bootstrap"
 LATE_SECONDS: Final = 1.0
-"""A response is shown as late from this many seconds on. Most requests are late for a moment."""
+"""A response is shown as late from then on. Most requests are late for a moment."""
 _NAME: Final = re.compile(r"(?:[A-Z][a-z]+)+")
 _WORDS: Final = re.compile(r"[A-Z][a-z]+")
 _LARGEST: Final = 1 << 63
-"""The limit for counts. Real counts are far below it. Figures derived from a higher number could not be
-drawn."""
+"""The limit for counts. Figures derived from a higher number could not be drawn."""
 MAX_REASONS: Final = 100
-"""How many reasons of a gateway are shown. What responds may send as many as fit into its response."""
+"""How many reasons are shown. A faulty program may send as many as fit into its response."""
 _LONGEST: Final = 1000
-"""The limit for a text, in characters."""
 
 
 class NotAGatewayError(ValueError):
@@ -43,13 +41,11 @@ class SideFigures:
     """Bytes of fetch requests and responses, counted as whole frames. In `Snapshot.broker`, the gateway's own
     other requests are included."""
     fetches: Mapping[str, int] = field(default_factory=dict)
-    """The number of fetches, by kind."""
     partitions: int = 0
     """The number of partition entries in fetch requests and responses."""
 
     @property
     def all_fetches(self) -> int:
-        """The number of fetches of all kinds."""
         return sum(self.fetches.values())
 
 
@@ -65,7 +61,6 @@ class Recent:
 
     @property
     def saved(self) -> tuple[float, ...]:
-        """The bytes saved per second in each interval."""
         sides = zip(self.client_bytes, self.broker_bytes, self.seconds, strict=True)
         return tuple((client - broker) / (seconds or 1.0) for client, broker, seconds in sides)
 
@@ -86,10 +81,9 @@ class ClientConnection:
     key: str
     """A text that identifies the connection in this and later snapshots."""
     age: float
-    """How many seconds ago the connection was accepted."""
+    """In seconds since the connection was accepted."""
     client_id: str
     software: str
-    """The name and version of the client software, if the client has sent them."""
     address: str
     broker: str
     version: int
@@ -102,7 +96,7 @@ class ClientConnection:
     left_out: int
     """How many partition entries were not sent to or from the broker."""
     saved: int
-    """How many bytes were saved."""
+    """In bytes."""
     fetches: int
     client_bytes: int
     """Bytes of fetches on the client's side."""
@@ -117,13 +111,12 @@ class ClientConnection:
     last_event: str
     last_error: str
     late: float = 0.0
-    """The seconds since the oldest missing response was due, see `BrokerFigures.late`."""
+    """See `BrokerFigures.late`."""
     zone: str = ""
     """The zone of the broker: ``same``, ``other`` or ``unknown``. Empty without ``--rack``."""
     records: int = 0
-    """The record bytes that the broker has sent."""
+    """Record bytes from the broker."""
     records_other_zone: int = 0
-    """How many of these came from another zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,23 +131,21 @@ class BrokerFigures:
     refusals: int
     evictions: int
     fetch_seconds: float | None
-    """The recent mean response time of fetches, in seconds. None if there were no fetches."""
+    """The recent mean response time, in seconds. None if there were no fetches."""
     other_seconds: float | None
     saved: int
     outstanding: int
-    """The number of requests without a response."""
     late: float
-    """The seconds since the oldest missing response was due. It is due when the longest wait that its request
-    allows is over."""
+    """The seconds since the oldest missing response was due: when the longest wait that its request allows is
+    over."""
     problem: str
     problem_seconds: float | None
-    """For how many seconds the broker has had its problem. None if unknown."""
+    """None if unknown."""
     rack: str = ""
-    """The rack of the broker. Empty if it is unknown, and without ``--rack``."""
+    """Empty if it is unknown, and without ``--rack``."""
 
     @property
     def is_late(self) -> bool:
-        """Whether the oldest missing response is late by `LATE_SECONDS` or more."""
         return self.late >= LATE_SECONDS
 
 
@@ -165,9 +156,9 @@ class LaneFigures:
     topic: str
     partition: int
     ranges: tuple[tuple[int, int], ...]
-    """The key ranges of the lane: the first and last hash of each."""
+    """The first and last hash of each key range."""
     lag: int | None
-    """How many offsets the member is behind. None if unknown."""
+    """In offsets. None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +188,7 @@ class PastEvent:
     """An event of the past, as `/state` lists it."""
 
     ago: float
-    """How many seconds before the snapshot the event happened."""
+    """In seconds before the snapshot."""
     text: str
     count: int
     warning: bool
@@ -209,9 +200,9 @@ class Snapshot:
 
     version: str
     time: float
-    """When the snapshot was taken, by the gateway's clock in seconds."""
+    """By the gateway's clock, in seconds."""
     uptime: float
-    """How many seconds the gateway has been running."""
+    """In seconds."""
     state: str
     reasons: tuple[str, ...]
     listen: str
@@ -219,7 +210,7 @@ class Snapshot:
     slots_used: int
     slots: int
     client_sessions: int
-    """How many sessions the gateway keeps for clients (KIP-227)."""
+    """Sessions that the gateway keeps for clients (KIP-227)."""
     client_session_partitions: int
     client_session_slots: int
     client_session_evictions: int
@@ -238,33 +229,31 @@ class Snapshot:
     added_response: float
     connections: int
     connections_max: int
-    """The limit of connections. 0 if unknown."""
+    """0 if unknown."""
     accepted: int
     without_slot: int
-    """The fetches for which a broker had no free session slot: it refused a session, or the gateway waited
-    before it asked again."""
+    """Fetches for which a broker had no free session slot: it refused a session, or the gateway waited before
+    it asked again."""
     cpu_seconds: float
-    """The CPU time in seconds."""
     memory: int
-    """The memory in bytes. 0 if unknown."""
+    """In bytes. 0 if unknown."""
     clients: tuple[ClientConnection, ...]
     brokers: tuple[BrokerFigures, ...]
     events: tuple[PastEvent, ...]
-    """The recent events, the latest last."""
+    """The latest last."""
     groups: tuple[GroupFigures, ...]
-    """The cooperative groups. Empty without ``--cooperative``."""
+    """Empty without ``--cooperative``."""
     records_kept: int
-    """How many records members have received, without partitions of which a member gets all records."""
+    """Records that members have received, without partitions of which a member gets all records."""
     records_filtered: int
-    """How many records were removed from responses to members: those of other members, and processed ones."""
+    """Records removed from responses to members: those of other members, and processed ones."""
     rack: str = ""
-    """The rack of the gateway. Empty without ``--rack``."""
+    """Empty without ``--rack``."""
     detached: int
     """How often a member stopped using shared fetches and fetched for itself."""
 
     @property
     def saved(self) -> int:
-        """The bytes saved since the gateway started."""
         return self.client.fetch_bytes - self.broker.fetch_bytes
 
 
@@ -360,10 +349,7 @@ def _recent(document: Mapping[str, Any]) -> Recent:
 
 
 def _addresses(document: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return in transparent mode the address of each broker by its number, which only the gateway knows.
-
-    Otherwise return nothing: the number is the broker's id.
-    """
+    # In transparent mode a broker's id is a number that only the gateway knows.
     bootstrap = document.get("bootstrap")
     if bootstrap is None or bootstrap["addresses"]:
         return {}
@@ -481,7 +467,7 @@ def _event(document: Mapping[str, Any], now: float) -> PastEvent:
 
 
 def _in_words(event: str) -> str:
-    """Return an event's name as words: `SessionMade` becomes "session made"."""
+    # `SessionMade` becomes "session made".
     return " ".join(_WORDS.findall(event)).lower() if _NAME.fullmatch(event) else event
 
 

@@ -1,7 +1,6 @@
 """Draws the tables of clients and of brokers. Pure functions.
 
-Each line is drawn alone, because all columns have a fixed width. If a broker has a problem, its row has the
-problem instead of the figures, which mean nothing then.
+All columns have a fixed width, so each line is drawn alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,12 +16,12 @@ from proxy.dashboard.rows import ClientFigures
 from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures
 
 WIDE: Final = 160
-"""Screens of this width or more show all columns of the table of brokers."""
+"""The least width for all columns of the table of brokers."""
 _LABEL: Final = "bold"
 _BAD: Final = "red"
 _BARS: Final = 24
 _MAX_BARS: Final = 31
-"""The largest number of bars. The data in `Rates` are enough for this number, and no more."""
+"""As many bars as `Rates` has data for."""
 _SHORTEST: Final = {"software": 16, "error": 10, "lately": 10}
 """The lowest width of each column that may shrink."""
 _ADDRESS: Final = 17
@@ -30,10 +29,9 @@ _ADDRESS: Final = 17
 _NAME: Final = 25
 """The lowest width of client names."""
 _NAME_FROM_100: Final = 32
-"""The lowest width of client names on screens with 100 columns or more."""
+"""The same on screens with 100 columns or more."""
 _MORE_SOFTWARE: Final = 15
-"""The number of columns by which the column of software may grow for long names. It grows only if no other
-column needs the room."""
+"""By how much the column of software may grow for long names, if no other column needs the room."""
 _OF_NAME: Final = 5
 """The column of client names gets at least 1/5 of the screen's width."""
 
@@ -73,19 +71,13 @@ _BROKER_WIDTHS: Final = {
 }
 _NARROW_BROKER: Final = ("conns", "due", "fetch", "sessions", "refused", "evicted", "other")
 _WIDE_BROKER: Final = ("parts", "saved", "lately")
-"""The columns that are added if there is room, the most important first."""
+"""As `_MORE`."""
 
 
 def client_columns(width: int, *, bars: bool, errors: bool, zones: bool = False) -> dict[str, int]:
-    """Return the table columns after the client name, with their widths.
+    """Return the table columns after the client name, with their widths. Leave room for long client names.
 
-    Enough room is left for long client names.
-
-    Args:
-        width: the width of the screen.
-        bars: whether there is something to draw as bars.
-        errors: whether a client had an error.
-        zones: whether the gateway has a rack.
+    `bars` and `errors` say whether there are some to draw, `zones` whether the gateway has a rack.
     """
     minimum = max(_NAME_FROM_100 if width >= 100 else _NAME, width // _OF_NAME)
     narrow = (*_NARROW, "other zone") if zones else _NARROW
@@ -176,10 +168,8 @@ def _client_cell(row: ClientFigures, name: str, width: int, rates: Rates, *, pla
 
 
 def _software(text: str, width: int) -> str:
-    """Cut the name and version of a client's software to `width`, so that its version stays.
-
-    That of a library may follow, as in ``confluent-kafka-python 2.16.1-rdkafka-2.16.0``: it is cut first.
-    """
+    # The version stays. That of a library may follow, as in ``confluent-kafka-python
+    # 2.16.1-rdkafka-2.16.0``: it is cut first.
     name, space, version = text.rpartition(" ")
     if cell_len(text) <= width or not space:
         return text
@@ -191,7 +181,6 @@ def _software(text: str, width: int) -> str:
 
 
 def _other_zone(rate: TrafficRate) -> str:
-    """Return the record bytes from other zones per second, and their share of all record bytes."""
     if not rate.records:
         return NOTHING
     return f"{volume(rate.other_zone)} {int(100 * rate.other_zone / rate.records)} %"
@@ -213,9 +202,7 @@ class BrokerColumns:
     """The column widths of the table of brokers."""
 
     address: int
-    """The width of the column of addresses."""
     others: dict[str, int]
-    """The width of each other column, by name."""
 
 
 def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) -> BrokerColumns:
@@ -246,10 +233,7 @@ def brokers_head(columns: BrokerColumns) -> Text:
 def brokers(
     found: Iterable[BrokerFigures], columns: BrokerColumns, marked: str, rates: Rates, *, plain: bool
 ) -> Iterator[Text]:
-    """Draw the table rows of brokers.
-
-    If a broker has a problem, its row has the problem instead of its figures.
-    """
+    """Draw the table rows of brokers. A broker with a problem has it instead of its figures."""
     room = columns.address
     for broker in found:
         is_marked = broker_key(broker) == marked

@@ -49,10 +49,8 @@ def keyboard(console: Console, *, stdin: bool) -> Iterator[int | None]:
     Ctrl-C is a key as well, not a signal. The terminal also reports the mouse wheel (xterm's modes 1000 and
     1006).
 
-    Args:
-        console: the terminal that shows the screen.
-        stdin: whether keys come from standard input. If it is no terminal, there are no keys, and None is
-            yielded. Otherwise keys come from the terminal that has started the process.
+    With `stdin`, keys come from standard input. If it is no terminal, there are no keys, and None is yielded.
+    Otherwise keys come from the terminal that has started the process.
 
     Raises:
         NoTerminalError: standard input is not to be used, and the process has no terminal.
@@ -95,9 +93,7 @@ def _keys(console: Console, keys: int) -> Iterator[int | None]:
 async def run(screen: Screen, keys: int | None) -> None:
     """Draw a screen until the user quits or the process gets a signal.
 
-    Args:
-        screen: the screen.
-        keys: the file descriptor of the terminal that keys are read from. None if there are no keys.
+    `keys` is the file descriptor of the terminal that keys are read from, None if there are no keys.
     """
     loop = asyncio.get_running_loop()
     left = asyncio.Event()

@@ -35,10 +35,7 @@ def once(endpoint: AdminReader) -> int:
 
 
 def watch(endpoint: AdminReader, interval: float) -> int:
-    """Draw a screen every `interval` seconds, until the user quits.
-
-    Return the exit code: 0, or 2 if there is no terminal.
-    """
+    """Draw a screen every `interval` seconds until the user quits. Return 2 if there is no terminal."""
     console = Console(highlight=False)
     if not has_terminal(console):
         return 2
@@ -69,14 +66,9 @@ def is_plain(console: Console) -> bool:
 
 
 class GatewayScreen:
-    """The dashboard of one gateway. It is redrawn at intervals.
+    """The dashboard of one gateway. It is redrawn every `interval` seconds.
 
-    Args:
-        endpoint: the gateway's admin endpoint.
-        interval: the time between two requests for the state, in seconds.
-        live: the screen.
-        name: the name of the gateway among others. Empty if there are no others.
-        state: what is known of the gateway before it was asked.
+    `name` is that of the gateway among others, and `state` what is known of it before it was asked.
     """
 
     def __init__(
@@ -99,11 +91,9 @@ class GatewayScreen:
 
     @property
     def quit(self) -> bool:
-        """Whether the user wants to leave."""
         return self.choice.quit
 
     async def follow(self) -> None:
-        """Ask the gateway at intervals, and draw its state."""
         while True:
             if not self.choice.paused:
                 await self._update()
@@ -111,11 +101,9 @@ class GatewayScreen:
             await asyncio.sleep(self._interval)
 
     def press(self, key: str) -> None:
-        """Change the selection as a key says."""
         self.choice = press(self.choice, key, self._listed())
 
     def draw(self) -> None:
-        """Draw the latest state, if there is one."""
         if self._state is not None:
             state = self._state
             if self._name and isinstance(state, Snapshot):  # all sidecars listen at the same address

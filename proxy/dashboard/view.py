@@ -1,9 +1,7 @@
 """Draws one screen of the dashboard with rich, from a snapshot, a selection and a screen size.
 
-Pure functions.
-
-The screen uses the sixteen colours of the terminal, which suit light and dark backgrounds. Everything can
-also be understood without colours.
+Pure functions. The screen uses the sixteen colours of the terminal, which suit light and dark backgrounds.
+Everything can also be understood without colours.
 """
 
 from collections import Counter
@@ -39,12 +37,12 @@ from proxy.dashboard.tables import WIDE, broker_key, per_second
 _MAX_REASONS: Final = 2
 _MAX_EVENTS: Final = 10
 _HEAD_LINES: Final = 4
-"""The number of lines for the title and the table of bytes."""
+"""For the title and the table of bytes."""
 _TABLE_LINES: Final = 4
-"""The number of lines for the titles and column names of both tables."""
+"""For the titles and column names of both tables."""
 _MIN_ROWS: Final = 4
-"""If fewer rows than this are left for both tables, the connections and the other figures get one line each.
-If this is not enough, they are left out."""
+"""If fewer rows are left for both tables, the connections and the other figures get one line each. If this is
+not enough, they are left out."""
 _MIN_DETAILS: Final = 8
 """Details of the marked row are shown only if this many lines are free."""
 _SPARKLINE_WIDTH: Final = 60
@@ -62,9 +60,8 @@ class GatewayUnreachable:
     address: str
     reason: str
     seconds: float
-    """For how many seconds the gateway has not been reachable."""
+    """For how long the gateway has not been reachable."""
     last: Snapshot | None
-    """The last snapshot from the time when the gateway was reachable, if there is one."""
 
 
 def frame(
@@ -78,13 +75,8 @@ def frame(
 ) -> RenderableType:
     """Draw one screen. `rates` must already include this snapshot.
 
-    Args:
-        snapshot: the state of the gateway.
-        choice: what the user has selected.
-        size: the size of the screen.
-        rates: the recent traffic.
-        keys: whether the last line explains the keys.
-        of_many: whether Esc goes back to the table of several gateways.
+    `keys`: whether the last line explains the keys. `of_many`: whether Esc goes back to the table of several
+    gateways.
     """
     room = size.room(keys=keys)
     lines: list[RenderableType]
@@ -100,10 +92,7 @@ def frame(
 
 
 def listed(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates) -> Listed:
-    """Return the rows or lines through which the user can move with keys.
-
-    The last line of the screen explains the keys.
-    """
+    """Return the rows or lines through which the user can move with keys."""
     room = size.room(keys=True) or 1
     if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):
         return Listed(lines=len(_page(snapshot, choice, size, rates)), page=room)
@@ -115,7 +104,6 @@ def listed(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Siz
 
 
 def _page(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates) -> list[Text]:
-    """Draw the open page, which replaces the tables."""
     if choice.help or not isinstance(snapshot, Snapshot):
         return explained(_HELP)
     title = [_title(snapshot, choice)]
@@ -186,7 +174,7 @@ def _screen(
 def _details(
     snapshot: Snapshot, mark: str, found: Sequence[ClientFigures], rates: Rates, room: int
 ) -> list[Text]:
-    """Draw the page of the marked row below everything else, as far as it fits."""
+    # These lines are below everything else, as far as they fit.
     if room < _MIN_DETAILS:
         return []
     lines: list[Text] = []
@@ -205,7 +193,7 @@ def _details(
 
 
 def _first(place: int, rows: int) -> int:
-    """Return the number of the first visible row, such that the marked row is visible."""
+    # The first row such that the marked row is visible.
     return max(0, place - rows + 1)
 
 
@@ -221,16 +209,12 @@ class _LineBudget:
     brokers: int
     events: int
     details: int
-    """How many lines the details of the marked row get."""
 
 
 def _share_out(room: int | None, snapshot: Snapshot, clients: int) -> _LineBudget:
-    """Divide the lines of the screen.
-
-    Brokers get up to a third of the lines, but two if possible. One line is for events, unless there are few
-    lines. Clients get the rest. If lines remain, first brokers get more, then events, then the details of the
-    marked row.
-    """
+    # Brokers get up to a third of the lines, but two if possible. One line is for events, unless there are
+    # few lines. Clients get the rest. If lines remain, first brokers get more, then events, then the details
+    # of the marked row.
     if room is None:
         return _LineBudget(clients=clients, brokers=len(snapshot.brokers), events=_MAX_EVENTS, details=0)
     events = int(bool(snapshot.events) and room > _MIN_ROWS)
@@ -301,7 +285,6 @@ def _saved_style(saved: float) -> str:
 
 
 def _fetches(recent: Recent) -> Text:
-    """Draw the last line of the table of bytes. It has the rates of fetches, with their kinds."""
     to_broker = sum(recent.now(column) for column in recent.broker_fetches.values())
     rates = f"{per_second(recent.now(recent.client_fetches)):>11} {per_second(to_broker):>11}"
     kinds = _kinds(recent)
@@ -309,7 +292,7 @@ def _fetches(recent: Recent) -> Text:
 
 
 def _kinds(recent: Recent) -> str:
-    """Return the rates of fetches to the broker, one for each kind of fetch. The highest rate is first."""
+    # The highest rate is first.
     rates = sorted(
         ((recent.now(column), kind) for kind, column in recent.broker_fetches.items()), key=lambda it: -it[0]
     )
@@ -317,7 +300,6 @@ def _kinds(recent: Recent) -> str:
 
 
 def _figures(snapshot: Snapshot, rates: Rates, size: Size, room: int | None) -> list[Text]:
-    """Draw the other figures of the head, in at most `room` lines."""
     parts = _connections(snapshot, rates), _besides(snapshot)
     for width in (size.width, None):
         lines = [_fetches(snapshot.recent), *(line for each in parts for line in packed(each, width))]
@@ -341,17 +323,14 @@ def _connections(snapshot: Snapshot, rates: Rates) -> list[Text]:
 
 
 def _of(used: int, limit: int) -> list[tuple[str, str]]:
-    """Draw a number and its limit. A limit of 0 means that the limit is unknown."""
+    # A limit of 0 is unknown.
     full = 0 < limit <= used
     text = f"{scaled(used)} of {scaled(limit)}" if limit else scaled(used)
     return [(text, WARNING if full else LABEL)]
 
 
 def _besides(snapshot: Snapshot) -> list[Text]:
-    """Return one text for each status figure that this gateway has, such as a stopped capture.
-
-    The list is empty if the gateway has none of these figures.
-    """
+    """Return one text for each status figure that this gateway has, such as a stopped capture."""
     parts: list[Text] = []
     if late := [broker.late for broker in snapshot.brokers if broker.is_late]:
         parts.append(line((f"oldest request {span(max(late))} late", WARNING)))
@@ -408,7 +387,6 @@ def _brokers_title(snapshot: Snapshot, shown: int) -> Text:
 
 
 def _events(events: Sequence[PastEvent], rows: int) -> list[Text]:
-    """Draw the latest events, the newest first."""
     lines = []
     for event in list(reversed(events))[:rows]:
         times = f" ({event.count} times)" if event.count > 1 else ""
@@ -435,7 +413,6 @@ def _unreachable(snapshot: GatewayUnreachable) -> Iterable[Text]:
 
 
 def _explained_keys(snapshot: Snapshot | GatewayUnreachable, choice: Selection, *, of_many: bool) -> str:
-    """Return the text of the last line."""
     if choice.typing:
         return f"filter: {choice.filter}_   Enter keeps it, Esc clears it"
     if choice.paged:
