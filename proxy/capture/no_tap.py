@@ -5,8 +5,7 @@ from typing import Final, Protocol
 
 CLIENT: Final = 0
 BROKER: Final = 1
-"""The two ends of a connection: the client (0) and the broker (1). On a client's connection, the gateway is
-the broker."""
+"""The two ends of a connection. On a client's connection, the gateway is the broker."""
 
 
 class Tap(Protocol):
@@ -25,5 +24,4 @@ class NoTap:
     stopped = ""
 
     def __call__(self, protocol: asyncio.Protocol, _by: int, /) -> asyncio.Protocol:
-        """Return the same protocol."""
         return protocol

@@ -1,10 +1,9 @@
 """Makes packets of a pcap file from the bytes of a connection. Sans-IO.
 
 The gateway sees bytes, not packets. So each piece of bytes becomes one TCP segment over IP (link type 101,
-raw IP), or several if it is longer than `MAX_SEGMENT`. There are no lost segments or retransmissions, and no
-pure acknowledgments after the handshake. Addresses, times, bytes and their order are real. TCP checksums are
-0, as when the network card computes them. Omitted bytes look as if tcpdump had cut the packet (snap length):
-the recorded packet is shorter than the real one.
+raw IP), or several. There are no lost segments, and no pure acknowledgments after the handshake. Addresses,
+times, bytes and their order are real. TCP checksums are 0. Omitted bytes look as if tcpdump had cut the
+packet (snap length).
 """
 
 from collections.abc import Iterable
@@ -23,11 +22,10 @@ from proxy.capture.no_tap import BROKER, CLIENT
 from proxy.protocol.primitives import Buffer
 
 Piece: TypeAlias = tuple[Buffer, int]
-"""A piece of the payload: the bytes to record, and the number of omitted bytes after them."""
+"""The bytes to record, and the number of omitted bytes after them."""
 
 MAX_SEGMENT: Final = 65_495
-"""The largest TCP payload of a packet, in bytes. IPv4 sets this limit. Loopback interfaces also use segments
-of this size."""
+"""The largest TCP payload of a packet over IPv4. Loopback interfaces also use segments of this size."""
 
 _LINK_TYPE: Final = 101
 _SNAP_LENGTH: Final = 262_144  # all packets here are smaller
@@ -69,13 +67,7 @@ def file_header() -> bytes:
 
 
 class PcapConnection:
-    """The pcap records of one connection. For each event, there is a method that returns records.
-
-    Args:
-        client: the end that opened the connection.
-        broker: the other end.
-        now: the time in nanoseconds since 1970.
-    """
+    """The pcap records of one connection: a method for each event. Times are in nanoseconds since 1970."""
 
     __slots__ = ("_directions", "_sequences")
 
@@ -85,16 +77,12 @@ class PcapConnection:
         self._sequences = [start, start]
 
     def opened(self, now: int) -> list[Buffer]:
-        """Return the three packets of the TCP handshake."""
         client = self._bare(CLIENT, Flag.SYN, now)
         broker = self._bare(BROKER, Flag.SYN | Flag.ACK, now)
         return [client, broker, self._bare(CLIENT, Flag.ACK, now)]
 
     def sent(self, by: int, pieces: Iterable[Piece], now: int) -> list[Buffer]:
-        """Return the packets for the bytes that one end has sent.
-
-        Bytes whose contents were omitted count in the sequence numbers, too.
-        """
+        # Bytes whose contents were omitted count in the sequence numbers, too.
         out: list[Buffer] = []
         for kept, cut in pieces:
             view, missing = memoryview(kept), cut
@@ -106,11 +94,9 @@ class PcapConnection:
         return out
 
     def ended(self, by: int, now: int) -> list[Buffer]:
-        """Return the packet with which one end stops sending (FIN)."""
         return [self._bare(by, Flag.FIN | Flag.ACK, now)]
 
     def reset(self, by: int, now: int) -> list[Buffer]:
-        """Return the packet with which one end resets the connection (RST)."""
         return [self._bare(by, Flag.RST | Flag.ACK, now)]
 
     def _bare(self, by: int, flags: Flag, now: int) -> bytes:
@@ -151,10 +137,7 @@ class _PcapDirection:
     def header(
         self, sequence: int, acknowledged: int, flags: int, *, kept: int, size: int, now: int
     ) -> bytes:
-        """Return a pcap record without its payload.
-
-        The payload has `size` bytes, of which `kept` are recorded.
-        """
+        """Return a pcap record without its payload of `size` bytes, of which `kept` are recorded."""
         header = bytearray(self._template)
         length = len(header) - _RECORD.size
         _RECORD.pack_into(header, 0, now // _SECOND, now % _SECOND, length + kept, length + size)

@@ -1,19 +1,8 @@
 """Selects the bytes of a connection that go into a capture without record contents. Sans-IO.
 
-The length and the header of a frame are kept. Bodies are kept, too, if their API transfers neither
-records nor credentials (`KEPT`). Of a fetch response, only the contents of the `records` fields are omitted.
-Bytes that can't be interpreted are omitted, because such a capture must never have record contents.
-
-A response does not contain the API key, so each response is paired with a request, in order, as in the core
-(fetch-semantics, trap 16). If the order is in doubt, the body is omitted. If the order is lost, the body and
-all later bytes of responses are omitted. A fetch response is buffered. It is kept only if it is complete and
-matches its version.
-
-Two more rules protect against responses with a wrong length. If a response is shorter than its length says,
-bytes of the next response follow in it. So bodies of other APIs, and fetch responses with tagged fields, are
-kept only if no other open request can have records or credentials in its response. If a response is longer
-than its length says, its rest looks like the next response. So bodies of other APIs are kept only if every
-earlier response with possible contents could be read to its end.
+The head of a frame is kept. Bodies are kept, too, if their API transfers neither records nor credentials
+(`KEPT`). Of a fetch response, only the contents of the `records` fields are omitted. Bytes that can't be
+interpreted are omitted, because such a capture must never have record contents.
 """
 
 from collections import deque
@@ -68,27 +57,24 @@ KEPT: Final = frozenset(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }
 )
-"""The API keys of requests and responses whose bodies are kept."""
+"""Requests and responses whose bodies are kept."""
 
 _MAX_REQUEST: Final = 1 << 28
-"""The maximum length of a request in bytes. Kafka requests are shorter. The first bytes of text or of TLS,
-read as a length, give a larger number."""
+"""Kafka requests are shorter. The first bytes of text or of TLS, read as a length, give a larger number."""
 _MAX_RESPONSE: Final = 1 << 30
 _MAX_OPEN: Final = 1 << 14
-"""The maximum number of requests without a response. If there are more, the order of responses is in
-doubt."""
+"""The maximum number of requests without a response. If there are more, the order is in doubt."""
 _MAX_HELD: Final = 1 << 24
-"""The maximum size of a fetch response without its records, in bytes. A larger response is omitted."""
+"""A fetch response that is longer without its records is omitted."""
 _OPAQUE_FROM: Final = (ApiKey.SASL_HANDSHAKE, 0)
 """After this request (SaslHandshake v0), the tokens are sent without Kafka's framing."""
 
 _Kind: TypeAlias = tuple[int, int]
 """The API key and the version of a request."""
 _LEFT_OUT: Final[_Kind] = (-1, -1)
-"""The kind of a request whose body is always omitted. The body of its response is omitted, too."""
+"""A request whose body is always omitted, as is that of its response."""
 _PRODUCE: Final[_Kind] = (ApiKey.PRODUCE, -1)
-"""The kind of Produce requests. A Produce request contains records, so its body is omitted. The body of the
-response is omitted, too, although it has no records."""
+"""The bodies of Produce requests and of their responses are omitted, although responses have no records."""
 _PRIVATE: Final = (_LEFT_OUT[0], ApiKey.FETCH, ApiKey.SASL_AUTHENTICATE)
 """API keys of requests whose responses may have records or credentials."""
 _HARMLESS: Final = frozenset(
@@ -100,17 +86,13 @@ _HARMLESS: Final = frozenset(
         ApiKey.PUSH_TELEMETRY,
     }
 )
-"""APIs whose responses have no records and no credentials. The bodies of their responses are still
-omitted."""
+"""APIs whose responses have no records and no credentials, but are omitted, too."""
 _MAX_SASL: Final = 1 << 16
-"""The maximum size of a SaslAuthenticate response that is parsed, in bytes."""
+"""A longer SaslAuthenticate response is not parsed."""
 
 
 class Redactor:
-    """Redacts both directions of one connection.
-
-    The redactor is given the bytes as they are sent, and returns the pieces to record.
-    """
+    """Redacts both directions of one connection: gets the bytes as they are sent, returns what to record."""
 
     __slots__ = ("_streams",)
 
@@ -119,19 +101,16 @@ class Redactor:
         self._streams = (_Requests(open_requests), _RedactedResponses(open_requests))
 
     def redact(self, by: int, data: bytes) -> list[Piece]:
-        """Process the next bytes of one direction. Return the pieces to record.
-
-        Args:
-            by: the sender of the bytes, `pcap.CLIENT` or `pcap.BROKER`.
-            data: the bytes.
-        """
+        """Return the pieces to record of the next bytes. `by` is their sender, `CLIENT` or `BROKER`."""
         return self._streams[by].feed(data)
 
     def end(self, by: int) -> list[Piece]:
-        """End one direction. Return the pieces of its buffered bytes."""
         return self._streams[by].end()
 
 
+# A response does not contain the API key, so each response is paired with a request, in order, as in the
+# core (fetch-semantics, trap 16). If the order is in doubt, the body is omitted. If the order is lost, the
+# body and all later bytes of responses are omitted.
 class _OpenRequests:
     """The requests that wait for a response, in the order in which the broker must respond."""
 
@@ -142,11 +121,9 @@ class _OpenRequests:
         self.private = 0
         """The number of open requests whose responses may have records or credentials."""
         self._by_id: dict[bytes, tuple[int, _Kind, bool]] = {}
-        """The open requests of each correlation id: their number, the kind of the first, and whether their
-        kinds differ."""
+        """By correlation id: the number of open requests, the kind of the first, and whether kinds differ."""
         self.ordered = True
-        """Whether the order of responses is known. If not, no later response can be paired with its
-        request."""
+        """If the order of responses is not known, no later response can be paired with its request."""
         self.unread = False
         """Whether a response that may have records could not be parsed to its end. Then the next response may
         contain the rest of its records."""
@@ -155,7 +132,6 @@ class _OpenRequests:
         return len(self._queue)
 
     def add(self, correlation_id: bytes, kind: _Kind) -> None:
-        """Add a request that will get a response."""
         if len(self._queue) >= _MAX_OPEN:
             self.lose_order()
         if self.ordered:
@@ -181,10 +157,6 @@ class _OpenRequests:
         return kind, differ
 
     def lose_order(self) -> None:
-        """Note that the order of responses is unknown, and forget all open requests.
-
-        From now on, no response is paired with a request.
-        """
         self.ordered = False
         self._queue.clear()
         self._by_id.clear()
@@ -199,10 +171,8 @@ class _KeptBytes:
         self._pieces: list[tuple[bytearray, int]] = []
         self.kept = 0
         self.size = 0
-        """The number of all bytes. `kept` is the number of kept bytes."""
 
     def keep(self, part: bytes | bytearray) -> None:
-        """Add bytes that are kept."""
         self.kept += len(part)
         self.size += len(part)
         if self._pieces and not self._pieces[-1][1]:
@@ -211,43 +181,36 @@ class _KeptBytes:
             self._pieces.append((bytearray(part), 0))
 
     def leave_out(self, size: int) -> None:
-        """Count bytes that are omitted after the kept bytes."""
         self.size += size
         if size:
             kept, cut = self._pieces.pop() if self._pieces else (bytearray(), 0)
             self._pieces.append((kept, cut + size))
 
     def add(self, selection: "_KeptBytes") -> None:
-        """Add all kept and omitted bytes of another object."""
         for kept, cut in selection._pieces:  # noqa: SLF001 - of its own class
             self.keep(kept)
             self.leave_out(cut)
 
     def pieces(self) -> list[Piece]:
-        """Return the pieces of kept bytes. Each piece has the number of omitted bytes after it."""
         return list(self._pieces)
 
 
 class _RedactedDirection:
-    """One direction of a connection.
-
-    The head of each frame is kept. Some bytes of the body may be omitted.
-    """
+    """One direction of a connection. The head of each frame is kept."""
 
     __slots__ = ("_framer", "_last", "_opaque", "_open", "_out", "_to_keep")
 
     head_size = 0
     """The size of the head of a frame, in bytes. The head decides which bytes of the body are kept."""
     lengths = range(0)
-    """The range of valid values in the length field of a frame, in bytes."""
+    """The valid values in the length field of a frame."""
 
     def __init__(self, open_requests: _OpenRequests) -> None:
         self._open = open_requests
         self._framer = Framer()
-        """Cuts the stream into frames. Its `left` is the number of bytes of the body that have not arrived
-        yet."""
+        """Its `left` is the number of bytes of the body that have not arrived yet."""
         self._to_keep = 0
-        """How many of the next bytes of the body are kept. The bytes after them are omitted."""
+        """How many of the next bytes of the body are kept."""
         self._last = False
         """Whether the bytes after this frame can't be read as frames."""
         self._opaque = False
@@ -258,17 +221,13 @@ class _RedactedDirection:
         raise NotImplementedError
 
     def body(self, part: bytes) -> None:
-        """Keep or omit the next bytes of a frame's body."""
         kept = min(self._to_keep, len(part))
         self._to_keep -= kept
         self._out.keep(part[:kept])
         self._out.leave_out(len(part) - kept)
 
     def feed(self, data: bytes) -> list[Piece]:
-        """Process the next bytes, and return the pieces to record.
-
-        The head of a frame is buffered until it is complete.
-        """
+        # The head of a frame is buffered until it is complete.
         self._out, framer = _KeptBytes(), self._framer
         framer.feed(data)
         while framer.ready and not self._opaque:
@@ -283,14 +242,12 @@ class _RedactedDirection:
         return self._out.pieces()
 
     def end(self) -> list[Piece]:
-        """End the stream. Return the pieces of the bytes that are still buffered."""
         self._opaque = True
         self._out = _KeptBytes()
         self._out.keep(self._framer.rest())
         return self._out.pieces()
 
     def _head(self, head: bytes) -> None:
-        """Begin a new frame if its head is complete."""
         framer, size = self._framer, LENGTH_BYTES
         if len(head) >= LENGTH_BYTES:
             self._opaque = frame_size(head) - LENGTH_BYTES not in self.lengths
@@ -309,21 +266,19 @@ class _Requests(_RedactedDirection):
     __slots__ = ("_need", "_produce", "_size")
 
     head_size = REQUEST_START_BYTES + 2
-    """The size of a request's head in bytes. The head ends with the length of client_id, a 2-byte number."""
+    """The head ends with the length of client_id, a 2-byte number."""
     lengths = range(REQUEST_START_BYTES - LENGTH_BYTES, _MAX_REQUEST)
-    """The range of valid request lengths. The shortest request is ControlledShutdown v0, which has no
-    client_id."""
+    """The shortest request is ControlledShutdown v0, which has no client_id."""
 
     def __init__(self, open_requests: _OpenRequests) -> None:
         super().__init__(open_requests)
         self._produce = bytearray()
-        """The first bytes of a Produce request, until they show whether the request gets a response
-        (acks)."""
+        """The first bytes of a Produce request, until they show whether it gets a response (acks)."""
         self._need = 0
         self._size = 0
 
     def begin(self, head: bytes) -> None:
-        """Decide which bytes of a request to keep after its head: all, only the client_id, or none."""
+        # After the head all is kept, only the client_id, or nothing.
         api_key, version = int.from_bytes(head[API_KEY]), int.from_bytes(head[API_VERSION])
         client_id = int.from_bytes(head[REQUEST_START_BYTES:], signed=True)
         self._last = (api_key, version) == _OPAQUE_FROM
@@ -343,7 +298,6 @@ class _Requests(_RedactedDirection):
             self._open.add(head[REQUEST_CORRELATION_ID], (api_key, version) if known else _LEFT_OUT)
 
     def body(self, part: bytes) -> None:
-        """Keep or omit the next bytes of a request's body."""
         super().body(part)
         if self._produce:
             self._produce += part
@@ -361,11 +315,18 @@ class _Requests(_RedactedDirection):
         self._produce = bytearray()
 
 
+# A fetch response is buffered. It is kept only if it is complete and matches its version.
+#
+# Two rules protect against responses with a wrong length. If a response is shorter than its length says,
+# bytes of the next response follow in it. So bodies of other APIs, and fetch responses with tagged fields,
+# are kept only if no other open request can have records or credentials in its response. If a response is
+# longer than its length says, its rest looks like the next response. So bodies of other APIs are kept only
+# if every earlier response with possible contents could be read to its end.
 class _RedactedResponses(_RedactedDirection):
     __slots__ = ("_at", "_held", "_sasl", "_sasl_version", "_walk")
 
     head_size = RESPONSE_START_BYTES
-    """The size of a response's head in bytes. The head ends with the correlation id."""
+    """The head ends with the correlation id."""
     lengths = range(RESPONSE_START_BYTES - LENGTH_BYTES, _MAX_RESPONSE)
 
     def __init__(self, open_requests: _OpenRequests) -> None:
@@ -378,11 +339,9 @@ class _RedactedResponses(_RedactedDirection):
         self._sasl = b""
         """The body of a SaslAuthenticate response. It is parsed, but not recorded."""
         self._sasl_version = -1
-        """The version of the SaslAuthenticate response that is being read. -1 if the present response is of
-        another API."""
+        """Of the SaslAuthenticate response that is being read. -1 if the response is of another API."""
 
     def begin(self, head: bytes) -> None:
-        """Decide how to treat the body of the next response: keep it, omit it, or look for records in it."""
         (api_key, version), in_doubt = self._open.pair(head[RESPONSE_CORRELATION_ID])
         self._last = (api_key, version) == _OPAQUE_FROM or not self._open.ordered
         self._to_keep, self._walk, self._sasl, self._sasl_version = 0, None, b"", -1
@@ -400,10 +359,7 @@ class _RedactedResponses(_RedactedDirection):
             self._to_keep = self._framer.left
 
     def body(self, part: bytes) -> None:
-        """Keep or omit the next bytes of a response's body.
-
-        Bytes that may belong to the next response are omitted.
-        """
+        # Bytes that may belong to the next response are omitted.
         walk, held = self._walk, self._held
         if walk is None:
             if self._open.private or not self._open.ordered:
@@ -430,19 +386,13 @@ class _RedactedResponses(_RedactedDirection):
         self._walk, self._held = None, _KeptBytes()
 
     def _read_sasl(self, part: bytes) -> None:
-        """Read the next bytes of a SaslAuthenticate response.
-
-        Check that its fields end where its length says.
-        """
+        # Its fields must end where its length says.
         self._sasl += part
         if not self._framer.left and not _is_sasl(self._sasl, self._sasl_version):
             self._open.unread = True
 
     def end(self) -> list[Piece]:
-        """End the stream. Return the pieces of the bytes that are still buffered.
-
-        The body of a fetch response is omitted from them, because it is incomplete.
-        """
+        # The body of a fetch response is omitted if it is incomplete.
         pieces = super().end()
         if self._held.size:
             pieces.append((b"", self._held.size))
@@ -450,7 +400,6 @@ class _RedactedResponses(_RedactedDirection):
         return pieces
 
     def _leave_records_out(self, walk: FetchResponseWalk, part: bytes) -> None:
-        """Buffer the next bytes of the response, but omit the contents of records."""
         spans, at, passed = walk.record_spans or [], 0, 0
         base, end = self._at, len(part)
         for start, stop in spans:
@@ -488,4 +437,4 @@ _SASL_FLEXIBLE: Final = 2
 """The first version of SaslAuthenticate with compact fields and tagged fields."""
 _SASL_ERROR_BYTES: Final = 2
 _SASL_LIFETIME_BYTES: Final = 8
-"""The size in bytes of session_lifetime_ms, which exists from v1 on (KIP-368)."""
+"""The size of session_lifetime_ms, which exists from v1 on (KIP-368)."""

@@ -24,27 +24,21 @@ from proxy.protocol.primitives import Buffer
 from proxy.text.error_text import reason_of
 
 BACKLOG_BYTES: Final = 64 << 20
-"""How many bytes may wait for the disk."""
 FLUSH_SECONDS: Final = 0.2
-"""How long a record may wait until it is written together with others, in seconds."""
+"""How long a record may wait until it is written together with others."""
 FLUSH_BYTES: Final = 1 << 18
 CLOSE_SECONDS: Final = 10.0
-"""How long the end of the capture may wait for the disk, in seconds."""
+"""How long the end of the capture may wait for the disk."""
 PATTERN: Final = "fetchgate-*.pcap"
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _NOWHERE: Final = {4: TcpPeer(ip_address("0.0.0.0"), 0), 6: TcpPeer(ip_address("::"), 0)}  # noqa: S104 - no listener
-"""By IP version: the address of a peer that has left before the gateway could read its address."""
+"""The address of a peer that has left before the gateway could read it, by IP version."""
 
 
 class Files:
-    """A directory of files that are written one after another.
+    """A directory of files that are written one after another. If there are too many, the oldest are removed.
 
-    If there are too many files, the oldest are removed.
-
-    Args:
-        directory: the directory, which is created if it does not exist.
-        most_bytes: the size limit of one file.
-        most_files: the limit of files in the directory, including files of earlier runs.
+    `most_bytes` limits one file, `most_files` the directory, with files of earlier runs.
 
     Raises:
         OSError: the directory can't be created or written.
@@ -74,7 +68,6 @@ class Files:
         self._append(records)
 
     def close(self) -> None:
-        """Close the last file."""
         os.close(self._file)
 
     def _begin(self) -> None:
@@ -103,20 +96,12 @@ class Files:
 
 
 class Capture:
-    """The capture of one process.
-
-    Args:
-        files: the files to write to.
-        records: whether to keep the contents of Kafka records.
-        loop: the event loop of the gateway. Other objects call all methods from its thread.
-        log: the log for a capture that stops early.
-    """
+    """The capture of one process. All methods are called from the thread of the event loop."""
 
     def __init__(self, files: Files, *, records: bool, loop: asyncio.AbstractEventLoop, log: Logger) -> None:
         self.records = records
         self.on = True
         self.stopped = ""
-        """Why the capture has stopped early. Empty if it has not."""
         self._files = files
         self._loop = loop
         self._log = log
@@ -124,14 +109,12 @@ class Capture:
         self._pending_bytes = 0
         self._queued = 0
         self._written = 0
-        """How many bytes the thread has written. Only the thread changes this, and only the event loop
-        changes `_queued`, so neither needs a lock."""
+        """Only the thread changes this, and only the event loop `_queued`, so neither needs a lock."""
         self._queue: SimpleQueue[list[Buffer] | None] = SimpleQueue()
         self._thread = Thread(target=self._write_files, name="capture", daemon=True)
         self._thread.start()
 
     def __call__(self, protocol: asyncio.Protocol, by: int) -> asyncio.Protocol:
-        """Return a protocol that captures the bytes of a connection and forwards them."""
         return _Tapped(self, protocol, by)
 
     def write(self, records: Sequence[Buffer]) -> None:
@@ -169,7 +152,7 @@ class Capture:
             self._log.error("capture stopped, the gateway continues", reason=reason)
 
     def _write_files(self) -> None:
-        """Write records until the capture ends or writing fails. This is what the thread runs."""
+        # This is what the thread runs.
         try:
             while (records := self._queue.get()) is not None:
                 data = b"".join(records)
@@ -194,30 +177,25 @@ class _Tapped(asyncio.Protocol):
         self._side: _CapturedTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wrap the transport, too, then forward the call."""
         self._side = _CapturedTransport(self._capture, cast("asyncio.Transport", transport), self._by)
         self._inner.connection_made(cast("asyncio.Transport", self._side))
 
     def data_received(self, data: bytes) -> None:
-        """Capture the bytes, then forward the call."""
         self._side.passed(1 - self._by, data)
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Write to the capture that the peer has stopped sending, then forward the call."""
         self._side.ended(1 - self._by)
         return self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """Forward the call."""
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Forward the call."""
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Capture the end of the connection: a reset by the peer, or a normal close by the gateway."""
+        # A reset by the peer, or a normal close by the gateway.
         if isinstance(exc, ConnectionError):
             self._side.broken(1 - self._by)
         else:
@@ -249,44 +227,37 @@ class _CapturedTransport:
         return getattr(self._transport, name)
 
     def write(self, data: Buffer) -> None:
-        """Capture bytes, and write them to the socket."""
         self.passed(self._by, bytes(data))
         self._transport.write(data)
 
     def writelines(self, data: Sequence[Buffer]) -> None:
-        """Capture bytes, and write them to the socket."""
         self.write(b"".join(data))
 
     def write_eof(self) -> None:
-        """Write to the capture that the gateway stops sending, then forward the call."""
         self.ended(self._by)
         self._transport.write_eof()
 
     def close(self) -> None:
-        """Write to the capture that the gateway closes the connection, then close it."""
         self.ended(self._by)
         self._transport.close()
 
     def abort(self) -> None:
-        """Write to the capture that the gateway resets the connection, then reset it."""
         self.broken(self._by)
         self._transport.abort()
 
     def passed(self, by: int, data: bytes) -> None:
-        """Capture bytes that one end has sent."""
         if self._capture.on:
             pieces = [(data, 0)] if self._redactor is None else self._redactor.redact(by, data)
             self._capture.write(self._conversation.sent(by, pieces, time_ns()))
 
     def ended(self, by: int) -> None:
-        """Write to the capture that one end has stopped sending, if this is not there yet."""
         if self._open[by]:
             self._open[by] = False
             self.release(by)
             self._capture.write(self._conversation.ended(by, time_ns()))
 
     def broken(self, by: int) -> None:
-        """Capture a reset by one end, unless both ends have stopped sending."""
+        # If both ends have stopped sending, a reset says nothing new.
         if any(self._open):
             self._open = [False, False]
             for each in (CLIENT, BROKER):
