@@ -1,8 +1,11 @@
-"""Writes the golden files in the folder of this module again."""
+"""Writes the golden files again: those in the folder of this module, and the pieces of features."""
 
-from tests.golden.made import CAPTURES, FILES, FOLDER, measured
+from proxy.features.declared import NAMES
+from tests.golden.made import base, piece
+from tests.golden.measured import CAPTURES, REPORTS, file_of, measured, reports
 
-for name, make in FILES.items():
-    (FOLDER / name).write_text(make())
-for capture in CAPTURES:
-    (FOLDER / f"{capture.stem}.json").write_text(measured(capture))
+texts = base() | {REPORTS: reports()} | {file_of(capture): measured(capture) for capture in CAPTURES}
+for name in NAMES:
+    texts |= piece(name)
+for path, text in texts.items():
+    path.write_text(text)

@@ -1,68 +1,53 @@
-"""Creates the contents of the golden files, with which tests compare later results.
+"""Creates the contents of the golden files of a gateway, with which tests compare later results.
 
-The files are `/metrics`, `/state`, `/cooperative`, and `measure --json`.
+The files here are `/metrics` and `/state` without features. The folder of each feature's tests has its piece:
+what the feature adds to them, and its page. Its `made.py` has the options and what is counted.
 """
 
-import io
 import itertools
 import json
 from collections import Counter
-from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from proxy.addresses import Address, Broker
-from proxy.command.config import load
+from proxy.command.config import Config, load
 from proxy.core.events import FetchKind, NotFollowed, Refusal, SideTally, Tally
 from proxy.core.histograms import Measured
-from proxy.features.client_sessions.figures import ClientSessionFigures
-from proxy.features.cooperative.figures import cooperative
-from proxy.features.cooperative.tally import Cooperative, FilterTally, GroupSeen, LaneSeen, MemberSeen
-from proxy.features.racks.figures import WHAT, ReplicaFigures, Zones
-from proxy.features.racks.racks import RETURNS, Zone
+from proxy.features.declared import FEATURES, NAMES
 from proxy.telemetry.history import History
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import overview
 from proxy.telemetry.status import Account, Counts, ProcessFigures, Status, UnreachableBrokers, WithBroker
 from proxy.telemetry.totals import BROKER_FETCHES
 from proxy.telemetry.unanswered import Unanswered
-from replay import cli
-from replay.report.model import Report
-from tests.replay.measure.consumers import CLIENT, captured_twice
 
 FOLDER: Final = Path(__file__).parent
-CAPTURES: Final = sorted((FOLDER.parents[1] / "captures").glob("*.pcap"))
-OPTIONS: Final = {
-    "bootstrap": "kafka-1:9092",
-    "sessions_off_for": "b,a",
-    "rack": "R2",
-    "rack_clients": "c,b",
-}
+OPTIONS: Final = {"bootstrap": "kafka-1:9092", "sessions_off_for": "b,a"}
 _OF_THE_PROCESS: Final = ("python_", "process_")
 
 
-def measured(capture: Path) -> str:
-    """Return the report of `replay measure --json`."""
-    return _printed("measure", str(capture), "--json")
+def base() -> dict[Path, str]:
+    """Return the contents of the files here, by path."""
+    return {FOLDER / "metrics.txt": metrics(account()), FOLDER / "state.json": _text(state())}
 
 
-def _printed(*arguments: str) -> str:
-    said = io.StringIO()
-    with redirect_stdout(said), redirect_stderr(io.StringIO()):
-        assert cli.main([*arguments]) in {0, 3}
-    return said.getvalue()
+def piece(name: str) -> dict[Path, str]:
+    """Return the contents of a feature's files, by path."""
+    texts = {"state.json": _text(added(state(), state(name)))}
+    if lines := added_lines(metrics(account()), metrics(account(name))):
+        texts["metrics.txt"] = lines
+    feature = FEATURES[NAMES.index(name)]
+    reports = feature.reports and feature.reports()
+    if reports and reports.page:
+        texts[f"{feature.page[1:]}.json"] = _text(reports.page.document(_made(name).COUNTED))
+    return {FOLDER.parent / "features" / name / file: text for file, text in texts.items()}
 
 
-def kept(capture: Path) -> Report:
-    """Return the golden report of a capture, for tests that need not measure it again."""
-    found: Report = json.loads((FOLDER / f"{capture.stem}.json").read_text())
-    return found
-
-
-def metrics(of: Account | None = None) -> str:
+def metrics(of: Account) -> str:
     """Return `/metrics` without the metrics of Python and of the process."""
-    lines = exposition(of or account()).decode().splitlines(keepends=True)
+    lines = exposition(of).decode().splitlines(keepends=True)
     return "".join(
         line
         for line in lines
@@ -70,24 +55,51 @@ def metrics(of: Account | None = None) -> str:
     )
 
 
-def state() -> str:
-    """Return `/state` without the list of connections. The time in it is 0."""
-    return _json(overview(account()) | {"time": 0})
+def state(*features: str) -> dict[str, Any]:
+    """Return `/state` of the base with these features, without the list of connections. The time is 0."""
+    told = account(*features)
+    document = overview(told) | {"time": 0}
+    for feature in (each for name, each in zip(NAMES, FEATURES, strict=True) if name not in features):
+        for option in feature.options.declared():
+            del document["config"][option.name]
+        if feature.reports:
+            for key in feature.reports().state(told.status.config.of(feature.options), None):
+                del document[key]
+    return document
 
 
-def groups() -> str:
-    """Return `/cooperative`."""
-    found = account().counts.of(Cooperative)
-    assert found is not None
-    return _json(cooperative(found))
+def added_lines(base: str, whole: str) -> str:
+    """Return the lines that `whole` has in addition to those of `base`."""
+    before, lines = base.splitlines(keepends=True), whole.splitlines(keepends=True)
+    assert [line for line in lines if line in before] == before
+    return "".join(line for line in lines if line not in before)
 
 
-def _json(document: dict[str, Any]) -> str:
+def added(base: Any, whole: Any) -> Any:
+    """Return what a document has in addition to `base`."""
+    if isinstance(base, dict):
+        assert base.keys() <= whole.keys()
+        return {
+            key: added(base[key], value) if key in base else value
+            for key, value in whole.items()
+            if key not in base or value != base[key]
+        }
+    if isinstance(base, list):
+        return [added(*pair) for pair in zip(base, whole, strict=True)]
+    assert base == whole
+    return whole
+
+
+def _text(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def account() -> Account:
-    """Return an account in which all figures differ."""
+def _made(name: str) -> Any:
+    return import_module(f"tests.features.{name}.made")
+
+
+def account(*features: str) -> Account:
+    """Return an account in which all figures differ, with options and counts of these features."""
     number = itertools.count(11)
 
     def side() -> SideTally:
@@ -127,12 +139,8 @@ def account() -> Account:
         tls_failures=Counter(client=next(number), broker=next(number)),
         authentication_failures=Counter(client=next(number), broker=next(number)),
         leaders_updated=next(number),
-        features={
-            Zones: _zones(itertools.count(200_001)),
-            ClientSessionFigures: _client_sessions(number),
-        },
-        links={None: with_broker(), 1: with_broker(), 2: with_broker()},
         paused=Counter({("client", "core"): next(number), ("broker", "budget"): next(number)}),
+        links={None: with_broker(), 1: with_broker(), 2: with_broker()},
         process=ProcessFigures(
             pid=next(number),
             cpu_seconds=next(number) / 8,
@@ -140,14 +148,16 @@ def account() -> Account:
             open_fds=next(number),
         ),
     )
-    counts.features = {**counts.features, Cooperative: _cooperative(number)}
+    made = [_made(name) for name in features]
+    counts.features = {type(each.COUNTED): each.COUNTED for each in made if each.COUNTED is not None}
+    options = {name: text for each in made for name, text in each.OPTIONS.items()}
     counts.loop_lag.note([0.002, 0.3])
     counts.recent_events.note(1000.0, "SessionLost", "broker 1: error 70", warning=True)
     history = History()
     for at in range(3):
         history.note(2.0 * at, [at * next(number) for _ in range(BROKER_FETCHES + len(FetchKind))])
     return Account(
-        status=_status(number, counts),
+        status=_status(number, load(OPTIONS | options, {}, None)),
         counts=counts,
         uptime_seconds=next(number) / 8,
         history=history,
@@ -156,16 +166,13 @@ def account() -> Account:
     )
 
 
-def _status(number: "itertools.count[int]", counts: Counts) -> Status:
+def _status(number: "itertools.count[int]", config: Config) -> Status:
     slots, connections, buffered = (next(number) for _ in range(3))
-    sessions = counts.of(ClientSessionFigures)
-    assert sessions is not None
-    sessions.sessions, sessions.partitions = next(number), next(number)
     unreachable = UnreachableBrokers()
     unreachable.failed(2, "connection refused", 90.0)
     return Status(
         at=100.0,
-        config=load(OPTIONS, {}, None),
+        config=config,
         listen=Address("127.0.0.1", 19092),
         bootstrap=(Address("kafka-1", 9092),),
         brokers={
@@ -188,84 +195,8 @@ def _status(number: "itertools.count[int]", counts: Counts) -> Status:
     )
 
 
-def _client_sessions(number: "itertools.count[int]") -> ClientSessionFigures:
-    evictions = {False: next(number), True: next(number)}
-    return ClientSessionFigures(evictions=evictions)
-
-
 def _measured() -> Measured:
     measured = Measured()
     for place, name in enumerate(Measured.DISTRIBUTIONS):
         getattr(measured, name).note([0.0004 * (place + 1), 3 + place])
     return measured
-
-
-def _zones(number: "itertools.count[int]") -> Zones:
-    return Zones(
-        byte_counts=Counter({(zone.value, what): next(number) for zone in Zone for what in WHAT}),
-        racks={"1": "R1", "2": "R2", "3": ""},
-        racks_of_known={1: "R1", 2: "R2"},
-        rack="R2",
-        reads=ReplicaFigures(
-            held=next(number),
-            named=next(number),
-            returns=Counter({how: next(number) for how in RETURNS}),
-        ),
-    )
-
-
-def _cooperative(number: "itertools.count[int]") -> Cooperative:
-    def counted(*names: Any) -> Counter[Any]:
-        return Counter({name: next(number) for name in names})
-
-    lanes = [
-        LaneSeen(topic="t", partition=0, ranges=((0, 0x7FFF_FFFF),), position=next(number), lag=next(number)),
-        LaneSeen(topic="t", partition=1, ranges=((0, 0xFFFF_FFFF),), position=None, lag=None),
-    ]
-    return Cooperative(
-        tally=FilterTally(
-            records=counted("kept", "filtered"),
-            batches=counted("untouched", "thinned", "dropped", "placeholder"),
-            upstream_bytes=next(number),
-            client_bytes=next(number),
-            skipped_offsets=next(number),
-            commits=counted("ok", "error"),
-            refused=counted(6, 25),
-            exclusive=counted("outsider", "instances"),
-        ),
-        reader_fetches=next(number),
-        buffered_bytes=next(number),
-        detached=counted("full", "wait"),
-        groups=[
-            GroupSeen(
-                name="g",
-                exclusive="",
-                members=[MemberSeen(client_id="g.1", host="127.0.0.1", state="shares", lanes=lanes)],
-            ),
-            GroupSeen(name="h", exclusive="outsider", members=[]),
-        ],
-    )
-
-
-def reports() -> str:
-    """Return what `measure` says first of a broker's capture, of two hosts, and of both sides of a router."""
-    with TemporaryDirectory() as folder:
-        router = str(captured_twice(Path(folder) / "router.pcap", CLIENT))
-        hosts = [
-            str(FOLDER.parents[1] / "captures" / f"librdkafka-{name}.pcap") for name in ("100p", "rebalance")
-        ]
-        of_each = {
-            "captures/followers.pcap": [str(FOLDER.parents[1] / "captures" / "followers.pcap")],
-            "captures of two hosts": hosts,
-            "before and after NAT": [router],
-        }
-        told = {name: _printed("measure", *given).split("\n\n")[0] for name, given in of_each.items()}
-    return "\n".join(f"# {name}\n{text}\n" for name, text in told.items())
-
-
-FILES: Final = {
-    "metrics.txt": metrics,
-    "state.json": state,
-    "cooperative.json": groups,
-    "reports.txt": reports,
-}

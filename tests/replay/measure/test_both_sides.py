@@ -10,7 +10,7 @@ from replay import cli
 from replay.capture.kafka.both_sides import MOST, SAMPLED, Sample, Sampled, are_copies, busiest, pairs
 from replay.capture.kafka.exchange import Exchange
 from replay.report.model import actual_bytes
-from tests.golden.made import CAPTURES, kept
+from tests.golden.measured import CAPTURES, kept
 from tests.replay.measure.consumers import BROKER, CLIENT, captured_twice
 from tests.replay.measure.shown import shown, shown_as_json
 

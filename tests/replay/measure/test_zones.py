@@ -22,7 +22,7 @@ from replay.measure.zone_moves import latency
 from replay.report.model import Filters, Report
 from replay.report.zones_model import ZonesReport
 from tests.frames import entry, fetch, fetch_response, topic_id
-from tests.golden.made import CAPTURES
+from tests.golden.measured import CAPTURES
 from tests.replay.protocol.test_cluster import metadata
 from tests.replay.tables import NO_FILTERS, reported
 

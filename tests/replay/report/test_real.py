@@ -5,7 +5,7 @@ import pytest
 from replay.report import csv, html
 from replay.report.anonymize import anonymize
 from replay.report.model import Report
-from tests.golden.made import CAPTURES, kept
+from tests.golden.measured import CAPTURES, kept
 from tests.replay.report import sample
 from tests.replay.report.test_terminal import printed
 
