@@ -1,7 +1,7 @@
 """Prometheus' text format, and what it tells of this process and of its garbage collector.
 
-The text is the same as that of `prometheus-client`, as a test checks. The gateway does without that library:
-it imports an HTTP server and an HTTP client, which take 4 MB of memory.
+The text is the same as that of `prometheus-client`, as a test checks. That library imports an HTTP server and
+an HTTP client, which take 4 MB of memory.
 """
 
 import gc
@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 CONTENT_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 Sample: TypeAlias = tuple[str, tuple[str, ...], float]
-"""A line with a value: the suffix of the metric's name, the label values, and the value."""
+"""The suffix of the metric's name, the label values, and the value."""
 
 _LABEL_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
@@ -27,14 +27,9 @@ _LONGEST_PLAIN: Final = 6
 def family(
     kind: Kind, name: str, text: str, samples: Iterable[Sample], labels: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Yield the lines of a metric.
+    """Yield the lines of a metric. Its name is without the suffix of a counter.
 
-    Args:
-        kind: its type.
-        name: its name, without the suffix of a counter.
-        text: what it tells, for people.
-        samples: its values.
-        labels: the names of its labels. A sample has a value for each, and a bucket has one more, for ``le``.
+    A sample has a value for each label, and a bucket has one more, for ``le``.
     """
     full = f"{name}_total" if kind == "counter" else name
     yield f"# HELP {full} {text.translate(_HELP_ESCAPES)}\n"

@@ -14,8 +14,7 @@ COUNTER: Final[Kind] = "counter"
 GAUGE: Final[Kind] = "gauge"
 HISTOGRAM: Final[Kind] = "histogram"
 MAX_REASONS: Final = 50
-"""The maximum number of values of a label whose values come from clients or brokers. All other values are
-counted as `other`."""
+"""The most values of a label whose values come from clients or brokers. Others are counted as `other`."""
 Value: TypeAlias = float | Distribution
 Labelled: TypeAlias = Iterable[tuple[tuple[str, ...], Value]]
 """The values of a metric, each with its label values."""
@@ -27,14 +26,13 @@ class Figure(Generic[_Source]):
 
     kind: Kind
     name: str
-    """The metric's name without the prefix ``fetchgate_``, and without the suffix ``_total`` of a counter."""
+    """Without the prefix ``fetchgate_``, and without the suffix ``_total`` of a counter."""
     text: str
     read: Callable[[_Source], float | Labelled | None]
-    """Returns the values. None leaves the metric out."""
+    """None leaves the metric out."""
     labels: tuple[str, ...] = ()
 
     def bound(self, source: _Source) -> "Told":
-        """Return the metric with its values."""
         return Told(self, self.read(source))
 
 
@@ -45,7 +43,6 @@ class Told(NamedTuple):
     values: float | Labelled | None
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the present values."""
         found = () if self.values is None else self.values
         listed: Labelled = [((), found)] if isinstance(found, int | float) else found
         return (sample for labels, value in listed for sample in _samples(labels, value))
@@ -67,7 +64,7 @@ def families(base: Iterable[Told], more: Iterable[Told]) -> Iterator[str]:
 
 
 def _samples(labels: tuple[str, ...], value: Value) -> Iterator[Sample]:
-    """Yield the samples of one value. A distribution has one for each bucket, its count and its sum."""
+    # A distribution has a sample for each bucket, its count and its sum.
     if not isinstance(value, Distribution):
         yield "", labels, value
         return
@@ -96,10 +93,7 @@ def both(client: float, broker: float) -> Labelled:
 
 
 def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
-    """Return the `MAX_REASONS` most common label values with their counts.
-
-    If there are more, an additional value `other` has the sum of their counts.
-    """
+    """Return the `MAX_REASONS` most common label values. The value `other` has the sum of the rest."""
     common = counts.most_common(MAX_REASONS)
     rest = counts.total() - sum(count for _, count in common)
     return [*common, ("other", rest)] if rest else common

@@ -35,10 +35,7 @@ class Token:
         return compare_digest(token.strip().encode(), self._token) and scheme.lower() == _SCHEME
 
     def _follow(self) -> None:
-        """Read the token again if its file has changed.
-
-        If the new file has no valid token, keep the old token.
-        """
+        # If the new file has no valid token, the old token stays.
         if (now := stamp(self._file)) == self._stamp:
             return
         self._stamp = now

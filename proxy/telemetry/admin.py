@@ -1,15 +1,8 @@
 """The admin endpoint: the gateway's reports about itself, by GET or HEAD. Each connection gets one response.
 
-The endpoint is small on purpose. The size of a request, its time and the number of peers are limited. Peers
-in a TLS handshake also count. If there are too many peers, the oldest connection is closed. By default the
-endpoint binds loopback. It serves only a few fixed paths.
-
-With ``--admin-token-file`` a peer needs the token, except for the probes /livez and /readyz. ``--metrics``
-opens a second endpoint with fewer paths, without token and TLS.
-
-A web page could let its own host name resolve to the gateway's address (DNS rebinding), and so read these
-reports. In its requests, the Host header has the web page's host name. So the Host header must have a name of
-the gateway, or an IP address. For IP addresses there is no rebinding.
+The endpoint is small on purpose. The size of a request, its time and the number of peers are limited. With
+``--admin-token-file`` a peer needs the token, except for the probes /livez and /readyz. ``--metrics`` opens a
+second endpoint with fewer paths, without token and TLS.
 """
 
 import asyncio
@@ -38,27 +31,26 @@ from proxy.text.error_text import reason_of, short
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32
 REQUEST_SECONDS: Final = 5.0
-"""The time limit for a peer to send a request, in seconds."""
+"""The time limit for a peer to send a request."""
 RESPONSE_SECONDS: Final = 30.0
-"""The time limit for a peer to receive the response, in seconds. A large /state may go over a slow link."""
+"""The time limit for a peer to receive the response. A large /state may go over a slow link."""
 METRICS_SECONDS: Final = 1.0
 METRICS_AT_ONCE: Final = 4
-"""In each second (`METRICS_SECONDS`), the text of /metrics is written so many times. Further peers get the
-last one: the text takes several milliseconds, in which no client is served."""
+"""How often the text of /metrics is written in each `METRICS_SECONDS`. Further peers get the last one: the
+text takes several milliseconds, in which no client is served."""
 _STEPS: Final = 5
 """In how many steps a time limit passes. If the gateway stands still for longer than a step, one step passes:
 on a busy machine, what the peer has sent meanwhile is then read before the next step is over."""
 _MAX_DIGITS: Final = 18
-"""The maximum number of digits of a number in a query."""
 
 _LOCAL: Final = "localhost"
 _METHODS: Final = "GET, HEAD"
 PROBES: Final = frozenset({"/livez", "/readyz"})
-"""The paths that need no token, because Kubernetes sends none with its probes."""
+"""Kubernetes sends no token with its probes."""
 METRICS: Final = PROBES | {"/metrics"}
 """The paths that ``--metrics`` serves."""
 _ACCEPT_AGAIN_SECONDS: Final = 1.0
-"""The time to wait in seconds after an accept has failed, for example because no file descriptor is free."""
+"""The wait after an accept has failed, for example because no file descriptor is free."""
 _REALM: Final = 'Bearer realm="fetchgate"'
 _TOKEN_MISSING: Final = b"send the token of --admin-token-file as Authorization: Bearer TOKEN\n"
 
@@ -69,13 +61,8 @@ Response = tuple[HTTPStatus, str, bytes]
 class AdminEndpoint:
     """The admin endpoint of one gateway.
 
-    Args:
-        gateway: the gateway whose reports are served.
-        names: the names that are allowed in the Host header, in addition to ``localhost`` and all IP
-            addresses.
-        token: the token that all paths except probes require. None if no token is required.
-        tls: the certificate and key. None for plain text.
-        only: the paths to serve. Empty for all paths.
+    `names` are allowed in the Host header, beside ``localhost`` and all IP addresses. All paths except probes
+    require the token, if there is one. `only` are the paths to serve, all of them if it is empty.
     """
 
     def __init__(
@@ -123,10 +110,7 @@ class AdminEndpoint:
             task.cancel()
 
     async def _accept(self, listener: socket) -> None:
-        """Accept peers forever. Connections in their TLS handshake count toward the limit of connections.
-
-        In asyncio's own servers they would not count.
-        """
+        # Connections in their TLS handshake count toward the limit. In asyncio's own servers they would not.
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -175,7 +159,6 @@ class AdminEndpoint:
             writer.transport.abort()  # else the rest of a response would stay as long as the peer
 
     def _context(self) -> ssl.SSLContext | None:
-        """Return the TLS context for a new connection, with the latest certificate."""
         if self._tls is None:
             return None
         if self._tls.reload_if_changed():
@@ -186,14 +169,14 @@ class AdminEndpoint:
         return self._tls.context
 
     def _handshake_failed(self, error: OSError) -> None:
-        """Log the error of a TLS handshake, unless the last error that was logged is the same."""
+        # An error is logged unless the last one that was logged is the same.
         reason = short(error) if isinstance(error, ssl.SSLError) else reason_of(error)
         if self._tls is not None and reason != self._failed:
             self._failed = reason
             logs.logger().warning("TLS handshake at the admin endpoint failed", reason=reason)
 
     async def _response(self, reader: asyncio.StreamReader) -> tuple[Response, bool]:
-        """Return the response to a request, and whether to send its body (not for HEAD)."""
+        # HEAD wants no body.
         try:
             # The gateway's own work does not count: on a busy machine, a large /state takes seconds.
             head = await _in_time(reader.readuntil(b"\r\n\r\n"), REQUEST_SECONDS)
@@ -211,6 +194,8 @@ class AdminEndpoint:
 
     async def _answer(self, target: str, fields: list[bytes]) -> Response:
         host = _host(fields)
+        # A web page could let its own host name resolve to the gateway's address (DNS rebinding), and so read
+        # these reports. The Host header of its requests has that name. IP addresses can't be rebound.
         if not (host in self._names or _is_address(host)):
             why = f"{host!r} is not a name of this gateway; --admin-names adds names\n"
             return HTTPStatus.MISDIRECTED_REQUEST, "text/plain", why.encode()
@@ -233,7 +218,7 @@ class AdminEndpoint:
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def _live(self, _query: str) -> Response:
-        """Respond with 200: the event loop runs."""
+        # This response only shows that the event loop runs.
         return HTTPStatus.OK, "text/plain", b"alive\n"
 
     async def _ready(self, _query: str) -> Response:
@@ -249,7 +234,7 @@ class AdminEndpoint:
         return HTTPStatus.OK, CONTENT_TYPE, self._text
 
     async def _state(self, query: str) -> Response:
-        """Respond with the state as JSON. The query ``connections=N`` lists at most N connections."""
+        # ``connections=N`` lists at most N connections.
         wanted = dict(parse_qsl(query)).get("connections", str(MAX_LISTED))
         if not wanted.isascii() or not wanted.isdecimal() or len(wanted) > _MAX_DIGITS:
             return _text(HTTPStatus.BAD_REQUEST)
@@ -257,7 +242,6 @@ class AdminEndpoint:
         return HTTPStatus.OK, "application/json", await document(self._gateway, limit)
 
     async def _of_feature(self, reports: Reports[Any, Any], _query: str) -> Response:
-        """Respond with the page of a feature, or with 404 if it counts nothing."""
         assert reports.page is not None  # noqa: S101 - a feature with a path has a page
         found = self._gateway.account().counts.of(reports.kind)
         if found is None:
@@ -266,11 +250,6 @@ class AdminEndpoint:
 
 
 async def _in_time(awaited: Coroutine[object, object, T], seconds: float) -> T:
-    """Return the result of a coroutine.
-
-    Raises:
-        TimeoutError: there is none within the time limit.
-    """
     task = asyncio.get_running_loop().create_task(awaited)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())  # if nobody waits any more
     try:
@@ -291,10 +270,7 @@ def _text(status: HTTPStatus) -> Response:
 
 
 def _host(fields: Iterable[bytes]) -> str:
-    """Return the host in the Host header of a request, in lower case and without the port.
-
-    If the request has no Host header, the host is localhost.
-    """
+    # The host is in lower case and without the port.
     if (host := _field(fields, b"host")) is None:
         return _LOCAL
     host = host.lower()
@@ -302,7 +278,6 @@ def _host(fields: Iterable[bytes]) -> str:
 
 
 def _field(fields: Iterable[bytes], wanted: bytes) -> str | None:
-    """Return the first value of a header field. None if the request does not have the field."""
     for field in fields:
         name, _, value = field.partition(b":")
         if name.strip().lower() == wanted:

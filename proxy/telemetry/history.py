@@ -22,14 +22,13 @@ from proxy.logger import Logger
 from proxy.protocol.api import ErrorCode
 
 INTERVAL_SECONDS: Final = 2.0
-"""The time between two samples of the totals, in seconds."""
+"""The time between two samples of the totals."""
 INTERVALS: Final = 60
-"""The number of intervals that are kept. Together they are two minutes long."""
+"""Together they are two minutes long."""
 MAX_EVENTS: Final = 50
-"""The maximum number of events that are kept."""
 TOGETHER_SECONDS: Final = 10.0
-"""The time, in seconds, within which an event joins the previous entry of its kind. The entry counts both and
-becomes the latest one."""
+"""Within this time an event joins the previous entry of its kind. The entry counts both and becomes the
+latest one."""
 _MAX_TEXT: Final = 300
 
 
@@ -43,10 +42,7 @@ class History:
         self._rows: deque[tuple[float, list[float]]] = deque(maxlen=INTERVALS)
 
     def note(self, now: float, sums: Sequence[float]) -> None:
-        """Add the present values of the totals.
-
-        `now` is in seconds. The first call only sets the start of the first interval.
-        """
+        """Add the present values of the totals. The first call only sets the start of the first interval."""
         if self._before is not None:
             then, before = self._before
             grown = [after - earlier for after, earlier in zip(sums, before, strict=True)]
@@ -55,11 +51,10 @@ class History:
 
     @property
     def seconds(self) -> list[float]:
-        """The length of each interval in seconds, in order of time."""
         return [seconds for seconds, _ in self._rows]
 
     def column(self, which: int) -> list[float]:
-        """Return the growth of one total in each interval. `which` is the index of the total."""
+        """Return the growth of one total in each interval. `which` is its index."""
         return [grown[which] for _, grown in self._rows]
 
 
@@ -68,10 +63,9 @@ class RecentEvent:
     """One event, or several events of the same kind in a short time."""
 
     at: float
-    """The time of the event's last occurrence, in seconds since 1970."""
+    """When it last occurred, in seconds since 1970. `text` describes the last occurrence, too."""
     kind: str
     text: str
-    """A description of the event's last occurrence."""
     warning: bool
     count: int = 1
 
@@ -88,11 +82,7 @@ class RecentEvents:
         return iter(self._kept)
 
     def note(self, at: float, kind: str, text: str, *, warning: bool = False) -> None:
-        """Add an event that happened at `at`, in seconds since 1970.
-
-        Events of the same kind in a short time become one entry with a count. `warning` means that an
-        operator should look at the event.
-        """
+        """Add an event. `at` is in seconds since 1970. An operator should look at a `warning`."""
         last = RecentEvent(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning)
         alike = (
             kept for kept in self._kept if kept.kind == last.kind and last.at - kept.at < TOGETHER_SECONDS
@@ -111,11 +101,7 @@ class Note(Protocol):
 
 
 def describe(event: Event, client: str, broker: str) -> tuple[str, str, bool] | None:
-    """Return a description of an event of a connection, for the recent events.
-
-    Returns:
-        The kind, the description, and whether it is a warning. None if the event is not shown.
-    """
+    """Return an event's kind, its description, and whether it is a warning. None if it is not shown."""
     if isinstance(event, Noticed):
         return event.kind, _words(event, client, broker), True
     kind = _KINDS.get(type(event))

@@ -1,7 +1,6 @@
 """Log lines: structlog on stderr, for people or as JSON, with a limit on repeated lines.
 
-No log line contains a client's records. This module also logs uncaught exceptions. The lines for events of
-connections are in `proxy.telemetry.history`.
+No log line contains a client's records. The lines for events of connections are in `proxy.telemetry.history`.
 """
 
 import logging
@@ -16,10 +15,9 @@ from proxy.logger import Logger, structlog
 from proxy.text.printable import printable
 
 BURST = 20
-"""How many lines with the same event are written within `WINDOW` seconds. More lines are dropped and
-counted."""
+"""How many lines with the same event are written within `WINDOW` seconds. More lines are dropped."""
 WINDOW = 10.0
-"""The length of a window in seconds. The first line after it says how many lines were dropped."""
+"""In seconds. The first line after a window says how many lines were dropped."""
 
 
 def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
@@ -48,7 +46,7 @@ def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
 def _printable(
     _logger: structlog.typing.WrappedLogger, _method: str, line: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Escape control characters, which terminals obey: clients choose their client.id and software name."""
+    # Terminals obey control characters, and clients choose their client.id and software name.
     for key, value in line.items():
         if isinstance(value, str):
             lines = value.split("\n") if key == "exception" else [value]
@@ -82,10 +80,7 @@ class Throttle:
     def __call__(
         self, _logger: structlog.typing.WrappedLogger, method: str, line: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
-        """Return the line, with the number of earlier lines that were dropped.
-
-        Or raise DropEvent to drop it.
-        """
+        """Return the line, with the number of earlier lines that were dropped, or raise DropEvent."""
         if method == "debug":
             return line
         event, now = str(line["event"]), self._clock()

@@ -1,9 +1,8 @@
 """The metrics for Prometheus.
 
 `FIGURES` declares each metric and its source. The values are computed on request, so metrics cost no time
-while frames are forwarded. The number of label values is limited: two sides, four kinds of fetches, Kafka's
-error codes, `MAX_REASONS` reasons and `MAX_BROKERS` brokers. No label has a client id, because clients choose
-it. Client ids are in `/state`.
+while frames are forwarded. The number of label values is limited. No label has a client id, because clients
+choose it. Client ids are in `/state`.
 """
 
 from collections import Counter
@@ -34,19 +33,18 @@ from proxy.telemetry.totals import NodeId
 from proxy.version import VERSION
 
 MAX_BROKERS: Final = 100
-"""The maximum number of brokers that have their own label value: those with the lowest ids. All other brokers
-are counted as `other`."""
+"""How many brokers have their own label value: those with the lowest ids. Others are counted as `other`."""
 _SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-"""The errors that are exported from the start, with 0. So a rate in Prometheus includes the first error."""
+"""These errors are exported from the start, with 0. So a rate in Prometheus includes the first error."""
 _SIDES: Final = ("client", "broker")
 
 
 class SharedValues:
-    """The values that several metrics need, from an account of the gateway. Each value is computed once."""
+    """The values that several metrics need. Each value is computed once."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -57,22 +55,18 @@ class SharedValues:
 
     @cached_property
     def total(self) -> Tally:
-        """The sum of the tallies of all connections."""
         return self.counts.total()
 
     @cached_property
     def sides(self) -> tuple[tuple[str, SideTally], ...]:
-        """The sums over all connections for each side: the name of the side, and its tally."""
         return ("client", self.total.client), ("broker", self.total.broker)
 
     @cached_property
     def measured(self) -> Measured:
-        """The measurements of all brokers."""
         return self.counts.all_measured()
 
     @cached_property
     def health(self) -> Health:
-        """The health of the gateway: whether it can serve clients, and if not, why."""
         return self.account.health
 
     @cached_property
@@ -82,14 +76,14 @@ class SharedValues:
 
     @cached_property
     def names(self) -> dict[NodeId, str]:
-        """The label value of each broker that has its own one, by broker id. The bootstrap has one, too."""
+        """The label value of each broker that has its own one, and of the bootstrap."""
         first = self.ids[:MAX_BROKERS]
         named: dict[NodeId, str] = {id_: self.account.called(id_).removeprefix("broker ") for id_ in first}
         return named | {None: "bootstrap"}
 
     @cached_property
     def tallies(self) -> dict[str, Tally]:
-        """The sum of the tallies for each broker, by label value."""
+        """By label value."""
         together = {name: Tally() for name in self.names.values()}
         for id_ in (*self.ids, None):
             together.setdefault(self.name(id_), Tally()).add(self.counts.tallies.get(id_, Tally()))
@@ -97,14 +91,13 @@ class SharedValues:
 
     @cached_property
     def with_broker(self) -> dict[str, WithBroker]:
-        """The open connections for each broker, by label value."""
+        """By label value."""
         together = {name: WithBroker() for name in self.names.values()}
         for id_, links in self.counts.links.items():
             together.setdefault(self.name(id_), WithBroker()).add(links)
         return together
 
     def name(self, id_: NodeId) -> str:
-        """Return the label value of a broker."""
         return self.names.get(id_, "other")
 
     def by_name(self, values: Iterable[tuple[NodeId, float]]) -> "Labelled":
@@ -133,7 +126,6 @@ class SharedValues:
 
     @property
     def session_errors(self) -> "Labelled":
-        """The number of top-level errors in the responses to session fetches, by Kafka's error code."""
         counted = dict.fromkeys(_SESSION_ERRORS, 0) | self.total.session_errors
         return one_label(bounded(Counter({str(int(code)): count for code, count in counted.items()})))
 
@@ -502,7 +494,6 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
         lambda it: [((), it.counts.loop_lag)],
     ),
 )
-"""The metrics of every gateway."""
 
 
 def exposition(account: Account) -> bytes:

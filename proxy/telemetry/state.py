@@ -21,16 +21,13 @@ from proxy.telemetry.totals import BROKER_BYTES, BROKER_FETCHES, CLIENT_BYTES, C
 from proxy.version import VERSION
 
 MAX_LISTED: Final = 2000
-"""The maximum number of connections that the document lists. Those that sent their clients most are
-listed."""
+"""The maximum number of connections that the document lists: those that have sent their clients most."""
 _AT_ONCE: Final = 50
-"""The number of connections that are described without a pause. In a pause, other tasks of the event loop
-run."""
+"""How many connections are described until other tasks of the event loop run."""
 
 
 Described: TypeAlias = tuple[int, str]
-"""The number of bytes that a connection has sent to its client, and the description of the connection as
-JSON."""
+"""The bytes that a connection has sent to its client, and its description as JSON."""
 
 
 class Describable(Protocol):
@@ -40,7 +37,7 @@ class Describable(Protocol):
         """Return the present status of the gateway."""
 
     def account(self) -> Account:
-        """Return the status, and the sums over all connections. The list of connections is left out."""
+        """Return the status, and the sums over all connections without a list of them."""
 
     async def connections(self, limit: int) -> list[Described]:
         """Return the `limit` connections that have sent their clients the most bytes, the largest first."""
@@ -57,15 +54,9 @@ async def document(gateway: Describable, limit: int = MAX_LISTED) -> bytes:
 async def connections(
     links: Collection[Link], limit: int, more: Callable[[Link], Mapping[str, object]] = lambda _: {}
 ) -> list[Described]:
-    """Return descriptions of the `limit` connections that have sent their clients the most bytes.
+    """Return descriptions of the `limit` connections that have sent their clients the most bytes, in order.
 
-    The first one has sent the most.
-    If the list is long, other tasks run in between.
-
-    Args:
-        links: the open connections.
-        limit: how many of them to describe.
-        more: returns the further fields that an option adds for a connection.
+    If the list is long, other tasks run in between. `more` returns the fields that features add.
     """
     described: list[Described] = []
     listed = sorted(links, key=lambda link: link.core.tally.client.bytes_out, reverse=True)[:limit]
@@ -157,7 +148,7 @@ def _tally(tally: Tally) -> dict[str, Any]:
 
 
 def _figures(counted: Figures) -> dict[str, Any]:
-    """Return counts as a dict. The key of each count is the name of its field."""
+    # The key of each count is the name of its field.
     return {field.name: _figure(getattr(counted, field.name)) for field in fields(counted)}  # type: ignore[arg-type] # all are dataclasses
 
 
@@ -172,7 +163,6 @@ def _figure(value: Any) -> Any:
 
 
 def _added(measured: Measured) -> dict[str, Any]:
-    """Return the time that the gateway adds to requests, and the time that it adds to responses."""
     return {"request": _seconds(measured.added_request), "response": _seconds(measured.added_response)}
 
 
@@ -186,7 +176,6 @@ def _seconds(distribution: Distribution) -> dict[str, Any]:
 
 
 def _recent(history: History) -> dict[str, Any]:
-    """Return the traffic in each of the last intervals, in order of time."""
     return {
         "seconds": [round(seconds, 3) for seconds in history.seconds],
         "client_bytes": history.column(CLIENT_BYTES),
@@ -204,7 +193,6 @@ def _problem(status: Status, node_id: NodeId) -> dict[str, Any]:
 
 
 def _with_broker(account: Account, node_id: NodeId) -> dict[str, Any]:
-    """Return the figures of the connections to one broker, or to the bootstrap servers."""
     links = account.counts.links.get(node_id, WithBroker())
     tally = account.counts.tallies.get(node_id, Tally())
     fetch, other = account.response_seconds.get(node_id, (None, None))

@@ -24,7 +24,6 @@ _Kind = TypeVar("_Kind")
 REPORTS: Final[tuple[tuple[Feature[Any, Any], Reports[Any, Any]], ...]] = tuple(
     (each, each.reports()) for each in FEATURES if each.reports is not None
 )
-"""What each feature tells."""
 STATES: Final = ("starting", "ready", "degraded", "draining")
 
 
@@ -35,20 +34,15 @@ class UnreachableBrokers:
 
     def __init__(self) -> None:
         self.attempts: dict[NodeId, tuple[float, str]] = {}
-        """For each broker: the time of the last attempt to connect in seconds, and why it failed ("" if it
-        did not fail)."""
+        """The time of the last attempt to connect in seconds, and why it failed ("" if it did not)."""
         self.since: dict[NodeId, float] = {}
-        """For each unreachable broker, the time in seconds of the first failed attempt since it was last
-        reached."""
+        """For unreachable brokers, the time in seconds of the first failed attempt since the last success."""
 
     def __repr__(self) -> str:
         return f"<Unreachable {self.now()}>"
 
     def failed(self, node_id: NodeId, reason: str, now: float) -> bool:
-        """Note a failed attempt.
-
-        Return True if the broker was reachable before, or if the reason has changed.
-        """
+        """Note a failed attempt. Return True if the broker was reachable, or the reason has changed."""
         before = self.of(node_id)
         self.attempts[node_id] = (now, reason)
         self.since.setdefault(node_id, now)
@@ -62,9 +56,7 @@ class UnreachableBrokers:
         return before != ""
 
     def forget(self, before: float) -> list[NodeId]:
-        """Forget the unreachable brokers to which nobody has tried to connect since `before`.
-
-        Return their ids.
+        """Forget the unreachable brokers to which nobody has tried to connect since `before`. Return them.
 
         The bootstrap is never forgotten, because the gateway itself always tries to reach it again.
         """
@@ -92,13 +84,12 @@ class Status:
     """The present state of a gateway: its options, its brokers, and how much of each limit is used."""
 
     at: float
-    """The time of this status, in seconds (`time.monotonic`)."""
+    """In seconds (`time.monotonic`)."""
     config: Config
     listen: Address
-    """The address of the first listener, with the port that was bound."""
+    """The first listener, with the port that was bound."""
     bootstrap: tuple[Address, ...]
     brokers: dict[int, Broker]
-    """The known brokers, by id."""
     unreachable_brokers: UnreachableBrokers
     unanswered: Unanswered
     """The outstanding and late requests of each broker."""
@@ -111,7 +102,7 @@ class Status:
     """Whether all session slots are used, and the last fetch of a connection found none."""
     connections: int
     buffered_bytes: int = 0
-    """How many bytes of responses are in memory: incomplete, or not read by their clients."""
+    """Responses in memory: incomplete, or not read by their clients."""
     over: bool = False
     """Whether `buffered_bytes` is above the limit."""
     capture_stopped: bool = False
@@ -119,21 +110,17 @@ class Status:
     reloaded_at: float
     """When the options were last read without an error, in seconds since 1970."""
     reload_failures: int
-    """How many reloads of the options have failed since the start."""
     needs_restart: list[str] = field(default_factory=list)
-    """The changed options whose new values are used only after a restart."""
     certificates: dict[str, float] = field(default_factory=dict)
-    """When each of the gateway's own certificates expires, in seconds since 1970. The key is the option. For
-    ``--tls-cert-of``, a space and the broker follow it in the key."""
+    """When each of the gateway's own certificates expires, in seconds since 1970, by option. For
+    ``--tls-cert-of``, a space and the broker follow it."""
     broker_certificates: dict[NodeId, float] = field(default_factory=dict)
-    """The expiry time of the certificate that each broker last showed, in seconds since 1970."""
+    """As `certificates`, for the certificate that each broker last showed."""
 
     def trouble_with(self, node_id: NodeId) -> tuple[str, float | None]:
-        """Return the problem with a broker, and for how many seconds it has lasted (None if unknown).
+        """Return the problem with a broker ("" if none), and for how many seconds (None if unknown).
 
-        Returns:
-            The problem in words, "" if there is none. An unreachable broker is not also reported as one that
-            does not respond.
+        An unreachable broker is not also reported as one that does not respond.
         """
         broker = self.brokers.get(node_id) if node_id is not None else None
         if broker is not None and broker.problem:
@@ -151,12 +138,11 @@ class Health:
     """Whether clients can be served, and the problems, as ``/readyz`` reports them."""
 
     state: str
-    """One of the words in `STATES`."""
+    """One of `STATES`."""
     reasons: list[str]
 
     @property
     def ready(self) -> bool:
-        """Whether clients can be served."""
         return self.state in {"ready", "degraded"}
 
 
@@ -182,7 +168,7 @@ def health_of(status: Status) -> Health:
 
 
 def _has_no_listener(status: Status) -> bool:
-    """Return whether all known brokers are left out of responses, because none of them has a listener."""
+    # Then all known brokers are left out of responses.
     return bool(status.brokers) and all(broker.problem for broker in status.brokers.values())
 
 
@@ -191,7 +177,6 @@ def _silent(seconds: float) -> str:
 
 
 def _hung(status: Status) -> list[str]:
-    """Return a sentence for each broker that does not respond."""
     config, brokers, reasons = status.config, status.brokers, []
     for node_id, since in status.unanswered.hung(status.at).items():
         if status.unreachable_brokers.of(node_id):
@@ -205,7 +190,6 @@ def _hung(status: Status) -> list[str]:
 
 
 def _limits(status: Status) -> list[str]:
-    """Return a sentence for each limit that is reached."""
     config, reached = status.config, []
     if config.sessions and 0 < config.max_sessions <= status.slots_used and status.slots_lacking:
         reached.append(
@@ -245,7 +229,6 @@ class WithBroker(Figures):
     """Figures of the open connections to one broker."""
 
     connections: int = 0
-    """The number of client connections for this broker."""
     reached: int = 0
     """How many of the client connections for this broker are connected to it."""
     sessions: int = 0
@@ -253,8 +236,8 @@ class WithBroker(Figures):
     outstanding: int = 0
     """The number of requests to which the broker has not responded."""
     oldest_seconds: float = 0.0
-    """For how many seconds the oldest response has been overdue. It is due after the longest wait that its
-    request allows. 0 if no response is overdue."""
+    """For how long the oldest response has been overdue: after the longest wait that its request allows. 0 if
+    none is overdue."""
 
     def add(self, other: Self) -> None:
         """Add the figures of other connections. Of `oldest_seconds`, the larger one counts."""
@@ -271,7 +254,7 @@ class ProcessFigures:
     cpu_seconds: float
     resident_bytes: int
     open_fds: int
-    """The number of open file descriptors. 0 without /proc, as for `resident_bytes`."""
+    """0 without /proc, as for `resident_bytes`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -280,7 +263,7 @@ class Counts:
 
     process: ProcessFigures
     tallies: dict[NodeId, Tally] = field(default_factory=dict)
-    """The counts of all connections, open and closed, by broker."""
+    """Of open and closed connections, by broker."""
     measured: dict[NodeId, Measured] = field(default_factory=dict)
     loop_lag: Distribution = field(default_factory=lambda: Distribution(ADDED_SECONDS))
     accepted: int = 0
@@ -289,13 +272,13 @@ class Counts:
     faults: Counter[str] = field(default_factory=Counter)
     """How many connections were closed because of a peer's fault, by side."""
     connect_failures: Counter[NodeId] = field(default_factory=Counter)
-    """How many attempts to connect have failed, by broker."""
+    """Failed attempts to connect."""
     tls_failures: Counter[str] = field(default_factory=Counter)
-    """How many TLS handshakes have failed, by side."""
+    """Failed handshakes, by side."""
     authentication_failures: Counter[str] = field(default_factory=Counter)
-    """How many authentications have failed, by side."""
+    """By side."""
     leaders_updated: int = 0
-    """How many times the gateway has put a newer leader of a partition into a Metadata response."""
+    """How often the gateway has put a newer leader of a partition into a Metadata response."""
     recent_events: RecentEvents = field(default_factory=RecentEvents)
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -314,14 +297,12 @@ class Counts:
                 yield reports, counted
 
     def total(self) -> Tally:
-        """Return the sum of the counts over all brokers."""
         total = Tally()
         for tally in self.tallies.values():
             total.add(tally)
         return total
 
     def all_measured(self) -> Measured:
-        """Return the sum of the measurements over all brokers."""
         total = Measured()
         for measured in self.measured.values():
             total.add(measured)
@@ -337,16 +318,13 @@ class Account:
     uptime_seconds: float
     history: History
     saved_bytes: dict[NodeId, int]
-    """The highest saving so far in bytes, by broker. See `proxy.telemetry.totals.Totals.saved`."""
+    """See `proxy.telemetry.totals.Totals.saved`."""
     response_seconds: dict[NodeId, tuple[float | None, float | None]]
-    """The recent response times of each broker in seconds. See
-    `proxy.telemetry.totals.Totals.response_seconds`."""
+    """See `proxy.telemetry.totals.Totals.response_seconds`."""
 
     @property
     def health(self) -> Health:
-        """Return whether clients can be served, and all problems."""
         return health_of(self.status)
 
     def called(self, node_id: NodeId) -> str:
-        """Return the name of a broker as it is used in messages."""
         return called(node_id, self.status.brokers, transparent=self.status.config.is_transparent)

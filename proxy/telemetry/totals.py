@@ -13,15 +13,14 @@ from proxy.telemetry.history import History
 
 NodeId: TypeAlias = int | None
 Open: TypeAlias = Iterable[tuple[NodeId, Tally]]
-"""The open connections: for each, its broker and its counts."""
+"""For each open connection, its broker and its counts."""
 
 CLIENT_BYTES: Final = 0
-"""The index of the first columns in `Totals.history`: bytes of fetch requests and responses, for the client's
-side and the broker's side. The broker's side includes the gateway's own requests."""
+"""The first columns of `Totals.history`: bytes of fetch requests and responses by side. The broker's side
+includes the gateway's own requests."""
 BROKER_BYTES: Final = 1
 CLIENT_FETCHES: Final = 2
-"""The index of the next columns in `Totals.history`: fetches by kind, first the client's, then the
-broker's."""
+"""The next columns: fetches by kind, first the client's, then the broker's."""
 BROKER_FETCHES: Final = CLIENT_FETCHES + len(FetchKind)
 
 
@@ -30,7 +29,6 @@ class Totals:
 
     def __init__(self) -> None:
         self.closed_tallies: dict[NodeId, Tally] = {}
-        """The counts of closed connections, by broker."""
         self.history = History()
         self.loop_lag = Distribution(ADDED_SECONDS)
         """How late the event loop was at each measurement, in seconds."""
@@ -45,11 +43,10 @@ class Totals:
         return self._measured[node_id]
 
     def closed(self, node_id: NodeId, tally: Tally) -> None:
-        """Add the counts of a closed connection."""
         self.closed_tallies.setdefault(node_id, Tally()).add(tally)
 
     def by_broker(self, opened: Open) -> dict[NodeId, Tally]:
-        """Return the sums over open and closed connections, by broker."""
+        """Return the sums over open and closed connections."""
         totals: dict[NodeId, Tally] = {}
         for part in (self.closed_tallies.items(), opened):
             for node_id, tally in part:
@@ -66,13 +63,11 @@ class Totals:
         return self._saved.copy()
 
     def all_measured(self) -> dict[NodeId, Measured]:
-        """Return the measurements of each broker."""
         for measured in self._measured.values():
             measured.settle()
         return self._measured
 
     def sample(self, now: float, opened: Open) -> None:
-        """Add the present totals to the history. `now` is in seconds."""
         sums = [0] * (BROKER_FETCHES + len(FetchKind))
         for part in (self.closed_tallies.items(), opened):
             for _, tally in part:
@@ -84,14 +79,10 @@ class Totals:
             responses.note(now, (fetch.count, fetch.total, other.count, other.total))
 
     def all_response_seconds(self) -> dict[NodeId, tuple[float | None, float | None]]:
-        """Return `response_seconds` for all brokers."""
         return {node_id: self.response_seconds(node_id) for node_id in self._responses}
 
     def response_seconds(self, node_id: NodeId) -> tuple[float | None, float | None]:
-        """Return the recent mean response times of a broker in seconds: of fetches, and of other requests.
-
-        Each is None if there was no response.
-        """
+        """Return the recent mean response times of a broker in seconds: of fetches, and of other requests."""
         responses = self._responses.get(node_id)
         if responses is None:
             return None, None
@@ -100,7 +91,7 @@ class Totals:
 
 
 def _sum(sums: list[int], tally: Tally) -> None:
-    """Add the counts of a connection to the sums. This is called often if there are many connections."""
+    # This is called often if there are many connections.
     client, broker = tally.client, tally.broker
     sums[CLIENT_BYTES] += fetch_bytes(client)
     sums[BROKER_BYTES] += broker_bytes(tally)

@@ -7,9 +7,8 @@ from typing import Final
 from proxy.telemetry.totals import NodeId
 
 HUNG_SECONDS: Final = 10.0
-"""If a response is later than this many seconds, the broker counts as hung. Garbage collection, a disk or an
-election may take some seconds. Clients give up after 30 seconds (request.timeout.ms), so the problem is
-reported before that."""
+"""How late a response must be for the broker to count as hung. Garbage collection, a disk or an election may
+take some seconds. Clients give up after 30 seconds (request.timeout.ms): the problem is reported before."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,14 +16,12 @@ class Owed:
     """The requests without a response at one broker, summed over all connections at one moment."""
 
     outstanding: int = 0
-    """The number of requests without a response."""
     late_since: float | None = None
     """Since when the oldest response is late, in seconds. None if it is not late."""
     responded_at: float = 0.0
-    """The time when the last bytes came from the broker, in seconds."""
+    """When the last bytes came from the broker, in seconds."""
 
     def add(self, other: "Owed") -> None:
-        """Add the outstanding requests of other connections."""
         self.outstanding += other.outstanding
         self.late_since = _earlier(self.late_since, other.late_since)
         self.responded_at = max(self.responded_at, other.responded_at)
@@ -38,13 +35,10 @@ class Debt:
     since: float | None = None
     """Since when a response is late, even if its client has given up. None if no response is late."""
     asked_at: float = 0.0
-    """The last time at which the broker had a request without a response, in seconds."""
+    """When the broker last had a request without a response, in seconds."""
 
     def settle(self) -> None:
-        """Clear `since` if the broker has responded after this time.
-
-        If a response is late now, set `since` to the time since which it is late, unless `since` is earlier.
-        """
+        """Set since when a response is late. A broker that has sent bytes after this time has responded."""
         if self.since is not None and self.owed.responded_at > self.since:
             self.since = None
         self.since = _earlier(self.since, self.owed.late_since)
@@ -61,16 +55,12 @@ class Unanswered:
 
     def __init__(self) -> None:
         self.debts: dict[NodeId, Debt] = {}
-        """The late responses of each broker."""
 
     def __repr__(self) -> str:
         return f"<Unanswered {self.debts}>"
 
     def look(self, found: Mapping[NodeId, Owed], now: float) -> None:
-        """Note the outstanding requests of all brokers at the time `now`, in seconds.
-
-        A broker that is not in `found` has no outstanding request.
-        """
+        """Note the outstanding requests of all brokers. A broker that is not in `found` has none."""
         for node_id in {*self.debts, *found}:
             debt = self.debts.setdefault(node_id, Debt(asked_at=now))
             owed = found.get(node_id, Owed())
@@ -81,12 +71,12 @@ class Unanswered:
                 debt.asked_at = now
 
     def forget(self, before: float) -> None:
-        """Forget the brokers that have had no outstanding request since the time `before`, in seconds."""
+        """Forget the brokers that have had no outstanding request since `before`."""
         for node_id in [node_id for node_id, debt in self.debts.items() if debt.asked_at < before]:
             del self.debts[node_id]
 
     def hung(self, now: float) -> dict[NodeId, float]:
-        """Return the brokers that hang at the time `now`, and since when a response of each is late."""
+        """Return the brokers that hang, and since when a response of each is late."""
         return {
             node_id: debt.since
             for node_id, debt in self.debts.items()
@@ -94,7 +84,6 @@ class Unanswered:
         }
 
     def outstanding(self, node_id: NodeId) -> int:
-        """Return the number of outstanding requests of a broker."""
         return self.debts[node_id].owed.outstanding if node_id in self.debts else 0
 
 
