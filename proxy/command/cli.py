@@ -21,8 +21,8 @@ from proxy.version import VERSION
 REPLAY: Final = "replay"
 HELP: Final = "help"
 COMMANDS: Final = "fetchgate.commands"
-"""The group of Python entry points for more commands. Each entry point is a function that takes the arguments
-and returns the exit code. Its module has a function `parsers` for the completion."""
+"""The Python entry points for more commands: functions that take the arguments and return the exit code.
+Their modules have a function `parsers` for the completion."""
 
 _LIVE: Final = fill(
     ", ".join(option.flag for option in OPTIONS if option.live),
@@ -89,8 +89,7 @@ examples:
 _OTHER_NAMES: Final = dict.fromkeys(
     ("--broker", "--brokers", "--broker-list", "--bootstrap.servers", "--servers"), "--bootstrap"
 )
-"""Names of options in other Kafka programs, with the option to suggest. Without this list, a suggestion by
-spelling would name a wrong option."""
+"""Option names of other Kafka programs. A suggestion by spelling would name a wrong option."""
 
 
 _NO_CHOICE: Final = re.compile(r"argument \w+: invalid choice: '(.*)' \(choose from (.*)\)")
@@ -100,7 +99,6 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser that prints an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Print a usage error, and exit with code 2."""
         if found := _NO_CHOICE.match(message):
             message += did_you_mean(found[1], found[2].replace("'", "").split(", "))
         self.exit(EXIT_USAGE, usage(self.prog, message))
@@ -116,7 +114,6 @@ class _Joined(argparse.Action):
         values: object,
         _flag: str | None = None,
     ) -> None:
-        """Add a value."""
         before = getattr(namespace, self.dest)
         setattr(namespace, self.dest, f"{values}" if before is None else f"{before},{values}")
 
@@ -182,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Add these options and ``--config`` to the parser. The help of ``proxy`` has them in `GROUPS`."""
+    # The help of ``proxy`` has the options in `GROUPS`.
     group: argparse._ActionsContainer = parser
     for option in options:
         if options is OPTIONS and option.name in GROUPS:
@@ -223,7 +220,6 @@ def _count(text: str) -> int:
 
 
 def _misspelt(command: str, unknown: list[str]) -> str:
-    """Return an error text with the unknown arguments, and the known one that the first probably means."""
     options = TOP_OPTIONS if command == "top" else OPTIONS
     flags = ["--config", *(name for option in options for name in (option.flag, option.alias) if name)]
     if command == "proxy":

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import Final
 
 Parsers = Mapping[str, argparse.ArgumentParser]
-"""The argument parser of each command, by the command's words: ``""``, ``proxy``, ``replay drive``."""
+"""By the command's words: ``""``, ``proxy``, ``replay drive``."""
 
 _ZSH: Final = """\
 autoload -Uz compinit bashcompinit
@@ -41,12 +41,9 @@ complete -F _fetchgate fetchgate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Value:
-    """The possible values of an option or an argument."""
-
     words: tuple[str, ...] = ()
     files: str = ""
-    """The option of bash's compgen: ``-f`` for files, ``-d`` for directories. It is empty if the value is
-    neither."""
+    """The option of bash's compgen: ``-f`` for files, ``-d`` for directories."""
 
 
 def script(shell: str, parsers: Parsers) -> str:
@@ -101,7 +98,6 @@ def _of_fish(action: argparse.Action) -> str:
 
 
 def _short(text: str | None) -> str:
-    """Return the first part of a help text, for use as a short description."""
     return re.split(r"[;:(]", text or "", maxsplit=1)[0].strip()
 
 
@@ -110,7 +106,6 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> _Value:
-    """Return the possible values of a command's positional arguments."""
     values = [_value(action) for action in parser._actions if not action.option_strings]  # noqa: SLF001 - as above
     words = tuple(word for value in values for word in value.words)
     return _Value(words=words, files="".join(value.files for value in values))

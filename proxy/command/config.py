@@ -1,8 +1,7 @@
 """The options of ``fetchgate proxy``. Each option is declared once: as a field of `Config`, or in a feature.
 
-The flags, the environment variables, the TOML keys, the help, and the options that a reload applies are made
-from these declarations; see `proxy.text.options`. A feature declares its own options (`proxy.features`),
-and `Config.of` returns them.
+Flags, environment variables, TOML keys and help are made from these declarations (`proxy.text.options`).
+`Config.of` returns the options of a feature.
 """
 
 # ruff: noqa: RUF009 - `option` declares a field, as dataclasses.field does, which it calls
@@ -72,7 +71,7 @@ def _bootstrap(text: str) -> tuple[Address, ...]:
 
 
 def _listened(text: str) -> Address:
-    """Read a listen address. ``:9000`` and ``9000`` mean port 9000 on loopback."""
+    # ``:9000`` and ``9000`` mean port 9000 on loopback.
     return Address.parse(text, lowest_port=0, default_host=LOOPBACK)
 
 
@@ -102,10 +101,7 @@ def asked_admin(text: str) -> tuple[Address, bool]:
 
 
 def _asked_admins(text: str) -> tuple[tuple[Address, bool] | str, ...]:
-    """Read where to find admin endpoints: addresses, and lists (``@FILE``, or ``-`` for standard input).
-
-    Lists are returned as they are written.
-    """
+    """Read addresses, and lists (``@FILE``, or ``-``), which are returned as they are written."""
     items = dict.fromkeys(listed(text))
     if not items:
         raise ValueError("it is empty; write HOST:PORT, or @FILE")
@@ -146,7 +142,7 @@ class Config(Section):
         default=None,
         help="the brokers to ask first, in this order until one responds; not with --transparent",
     )
-    """The brokers that are asked first. Empty in transparent mode."""
+    """Empty in transparent mode."""
     transparent: str = option(
         metavar="off|redirect|tproxy",
         parse=one_of("off", "redirect", "tproxy"),
@@ -156,7 +152,6 @@ class Config(Section):
         "rewritten; redirect needs no privilege, tproxy needs CAP_NET_RAW; "
         "tools/deploy/transparent.sh adds the rules",
     )
-    """The mode: ``off``, ``redirect`` or ``tproxy``."""
     listen: Address = option(
         metavar="HOST:PORT",
         parse=_listened,
@@ -202,7 +197,7 @@ class Config(Section):
         "keep their ports after a restart; single brokers of --broker-ports (3=29103) have those ports; not "
         "with --reuse-port or --transparent, and not where clients reach several gateways at one address",
     )
-    """The ports of the brokers' listeners. None: the ports are by the ids of the brokers."""
+    """None: the ports are by the ids of the brokers."""
     state: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -219,7 +214,7 @@ class Config(Section):
         "of intermediate CAs; it is read again when it changes; without this option, clients use "
         "plain text",
     )
-    """The certificate of the gateway. None if clients connect in plain text."""
+    """None if clients connect in plain text."""
     tls_key: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -228,8 +223,7 @@ class Config(Section):
         "of --tls-cert",
         needs="tls_cert",
     )
-    """The file of the private key. None if the key is in the certificate's file, or there is no certificate.
-    This also applies to `broker_tls_key` and `admin_key`."""
+    """None if the key is in the certificate's file, or there is no certificate. Other keys are like this."""
     tls_cert_of: dict[int, Path] = option(
         metavar="ID=FILE,...",
         parse=_by_broker,
@@ -240,8 +234,7 @@ class Config(Section):
         "--transparent",
         needs="tls_cert",
     )
-    """The certificate files by broker id. A broker's listener shows the broker's certificate. If brokers
-    share a port, the server name in the client's TLS handshake selects the certificate."""
+    """By broker id. If brokers share a port, the server name in the client's TLS handshake selects one."""
     client_ca: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -250,7 +243,7 @@ class Config(Section):
         "it; the log and /state show its subject; brokers do not see it",
         needs="tls_cert",
     )
-    """The CAs of client certificates. None if clients need no certificate."""
+    """None if clients need no certificate."""
     broker_tls: bool = option(
         metavar="on|off",
         parse=switch,
@@ -264,7 +257,7 @@ class Config(Section):
         help="the CA certificates (PEM) for checking brokers' certificates; by default those of the system",
         needs="broker_tls",
     )
-    """The CAs of brokers' certificates. None for the CAs of the system."""
+    """None for the CAs of the system."""
     broker_tls_server_name: str = option(
         metavar="NAME",
         parse=str.strip,
@@ -273,7 +266,7 @@ class Config(Section):
         "connection",
         needs="broker_tls",
     )
-    """The host name in brokers' certificates. Empty if each certificate has its broker's own host."""
+    """Empty if each certificate has its broker's own host."""
     broker_tls_cert: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -337,7 +330,7 @@ class Config(Section):
         "are forwarded because they are not plain Kafka, stay open; 0: never",
         live=True,
     )
-    """The longest time without traffic, in seconds. Here and for `handshake_timeout`, 0 means no limit."""
+    """In seconds. Here and for `handshake_timeout`, 0 means no limit."""
     handshake_timeout: float = option(
         metavar="TIME",
         parse=seconds,
@@ -370,7 +363,7 @@ class Config(Section):
         "sessions at the brokers",
         live=True,
     )
-    """The time limit for draining, in seconds."""
+    """In seconds."""
     admin: Address | None = option(
         metavar="HOST:PORT|off",
         parse=_listened_or_off,
@@ -378,7 +371,7 @@ class Config(Section):
         help="the address of the admin endpoint: /livez, /readyz, /metrics, /state"
         + "".join(f", and with {each.flag} also {each.page}" for each in FEATURES if each.page),
     )
-    """The address of the admin endpoint. None if the option is ``off``."""
+    """None if the option is ``off``."""
     admin_names: tuple[str, ...] = option(
         metavar="NAME[,NAME]",
         parse=_admin_names,
@@ -404,7 +397,7 @@ class Config(Section):
         "intermediate CAs; it is read again when it changes",
         needs="admin",
     )
-    """The certificate file of the admin endpoint. None if the endpoint uses plain text."""
+    """None if the endpoint uses plain text."""
     admin_key: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -420,7 +413,7 @@ class Config(Section):
         help="one more address, only for /metrics, /livez and /readyz, in plain text and without a token: "
         "for Prometheus and probes, while --admin stays at loopback",
     )
-    """The address of the second endpoint for ``/metrics``. None if the option is ``off``."""
+    """None if the option is ``off``."""
     capture: Path | None = option(
         metavar="DIR",
         parse=_path,
@@ -466,7 +459,7 @@ class Config(Section):
     sections: Mapping[type[Section], Section] = field(default_factory=dict)
     """The options of each feature, by the class that declares them. See `of`."""
     given: Mapping[str, Given] = field(default_factory=dict, compare=False, repr=False)
-    """The text of each option as the operator has written it, and its source."""
+    """Each option as the operator has written it, and its source."""
 
     def of(self, section: type[_Section]) -> _Section:
         """Return the options of a feature: ``config.of(LimitOptions).max_fetch_bytes``."""
@@ -477,7 +470,6 @@ class Config(Section):
         return getattr(self if (owner := _OWNERS.get(name)) is None else self.sections[owner], name)
 
     def having(self, **values: Any) -> "Config":
-        """Return the same options but for these values, by their names."""
         sections = {
             each: replace(section, **{name: values.pop(name) for name in _names(each) & values.keys()})
             for each, section in self.sections.items()
@@ -486,15 +478,11 @@ class Config(Section):
 
     @property
     def is_transparent(self) -> bool:
-        """Whether the operating system's netfilter redirects the clients' connections to the gateway."""
         return self.transparent != "off"
 
     @property
     def shares_port(self) -> bool:
-        """Whether all brokers of a host template, if there is one, share one listener: clients use TLS.
-
-        The server name in TLS (SNI) selects the broker.
-        """
+        """Whether the brokers of a host template share one listener. The client's SNI selects the broker."""
         return self.tls_cert is not None
 
 
@@ -507,7 +495,7 @@ _GROUPS: Final = {
     "max_connections": "limits",
     "admin": "watch",
 }
-"""The titles of the base's groups in the help. The key is the first option of each group."""
+"""The titles of the base's groups in the help, by the first option of each."""
 
 
 def _names(section: type[Section]) -> frozenset[str]:
@@ -529,7 +517,6 @@ def _in_order() -> tuple[Option, ...]:
 
 
 _OWNERS: Final = {name: feature.options for feature in FEATURES for name in _names(feature.options)}
-"""The section of each option of a feature."""
 OPTIONS: Final = _in_order()
 GROUPS: Final = {
     each.name: title
@@ -537,7 +524,7 @@ GROUPS: Final = {
     for each in OPTIONS
     if (title := titles.get(each.name))
 }
-"""The titles of all groups in the help, in order. The key is the first option of each group."""
+"""The titles of all groups in the help, by the first option of each."""
 LIVE = frozenset(option.name for option in OPTIONS if option.live)
 
 TOP_OPTIONS = (
@@ -582,7 +569,6 @@ TOP_OPTIONS = (
         help="print one screen and exit",
     ),
 )
-"""The options of ``fetchgate top``."""
 ALL_OPTIONS = (*OPTIONS, *TOP_OPTIONS)
 _SECTIONS: Final[tuple[type[Section], ...]] = (Config, *(each.options for each in FEATURES))
 REMOVED: Final = {name: use for section in _SECTIONS for name, use in section.removed.items()}
@@ -592,10 +578,7 @@ REMOVED: Final = {name: use for section in _SECTIONS for name, use in section.re
 def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None) -> Config:
     """Read the options from all sources.
 
-    Args:
-        flags: the options of the command line, by name. None if an option is not given.
-        environ: the environment.
-        file: the name of the TOML file, or None.
+    `flags` has None for options that are not given. `file` is the name of the TOML file, if any.
 
     Raises:
         ConfigError: an option or the file can't be used.
@@ -626,11 +609,6 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
 
 
 def _check_apart(config: Config) -> None:
-    """Check that no two options have the same listen address.
-
-    Raises:
-        ConfigError: two options have the same address.
-    """
     flags: dict[Address, str] = {}
     for flag, address in (
         ("--listen", config.listen),
@@ -642,11 +620,6 @@ def _check_apart(config: Config) -> None:
 
 
 def _check_listen_ports(config: Config) -> None:
-    """Check that no other option stands against ``--listen-ports``.
-
-    Raises:
-        ConfigError: one does.
-    """
     if (ports := config.listen_ports) is None:
         return
     if config.broker_ports.base is not None or config.broker_ports.template:
@@ -664,11 +637,6 @@ def _check_listen_ports(config: Config) -> None:
 
 
 def _check_needs(config: Config) -> None:
-    """Check that no option is set without the option that it needs.
-
-    Raises:
-        ConfigError: a needed option is missing.
-    """
     options = {each.name: each for each in OPTIONS}
     for each in OPTIONS:
         if each.needs and config.value(each.name) and not config.value(each.needs):
@@ -689,18 +657,12 @@ def read(
 
 
 def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each environment variable that is probably a misspelt option.
-
-    The gateway ignores such variables.
-    """
+    """Return a warning for each variable that is probably a misspelt option: the gateway ignores it."""
     return misspelt(environ, ALL_OPTIONS)
 
 
 def changes(before: Config, after: Config, live: frozenset[str] = LIVE) -> tuple[list[str], list[str]]:
-    """Return the names of changed options in two lists.
-
-    The first list has the options that a reload applies. The second list has the options that need a restart.
-    """
+    """Return the names of changed options: those that a reload applies, and those that need a restart."""
     names = [option.name for option in OPTIONS]
     changed = [name for name in names if before.value(name) != after.value(name)]
     return [name for name in changed if name in live], [name for name in changed if name not in live]

@@ -11,17 +11,13 @@ from proxy.text.options import Given
 from proxy.version import VERSION
 
 MAX_SHOWN: Final = 1000
-"""The maximum number of characters of a value that ``/state`` shows. The list of lanes may be long."""
+"""How many characters of a value ``/state`` shows. The list of lanes may be long."""
 _WIDEST: Final = 56
-"""The width up to which the comments of lines are aligned. A longer line does not move the comments of other
-lines."""
+"""The width up to which comments are aligned. A longer line does not move the comments of other lines."""
 
 
 def as_toml(config: Config) -> str:
-    """Return the options in the format of the file for ``--config``.
-
-    A comment says where each option was set.
-    """
+    """Return the options in the format of the file for ``--config``, with the sources as comments."""
     lines = [(f"{name} = {json.dumps(given.text)}", _origin(given)) for name, given in _given(config)]
     widest = min(_WIDEST, max(len(line) for line, _ in lines))
     return f"# The options of fetchgate {VERSION} that are in force, and where each came from.\n" + "".join(

@@ -8,11 +8,10 @@ from proxy.command.config import misspelt_variables
 from proxy.text.printable import printable
 
 EXIT_FAILED: Final = 1
-"""The exit code of a failure at run time."""
 EXIT_USAGE: Final = 2
-"""The exit code of wrong usage or a wrong configuration."""
+"""Wrong usage or a wrong configuration."""
 EXIT_INTERRUPTED: Final = 130
-"""The exit code that shells use for a command that SIGINT has ended."""
+"""What shells use for a command that SIGINT has ended."""
 
 
 def complain(command: str, text: str, code: int) -> int:

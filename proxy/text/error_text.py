@@ -6,20 +6,18 @@ from socket import gaierror
 from typing import Final
 
 CLOSED: Final = "closed in the TLS handshake: is this its TLS port? If it is not, leave out --broker-tls"
-"""The error text if a broker closes the connection in the TLS handshake. A broker does so at its port for
-plain text, because it takes the first bytes of TLS for a length."""
+"""A broker closes the connection at its port for plain text: it takes the first bytes of TLS for a length."""
 _HTTP: Final = "HTTP_REQUEST"
 _NO_TLS: Final = frozenset({_HTTP, "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE"})
 _NOT_ASCII: Final = "CALLBACK_FAILED"
-"""OpenSSL's reason for a handshake that failed because Python could not read the server name from the
-client."""
+"""OpenSSL's reason if Python could not read the server name from the client."""
 _NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 _ALERT: Final = "ALERT"
 _REVOKED: Final = 23
 _NO_CURRENT_CRL: Final = frozenset({3, 11, 12})
 """OpenSSL's codes (x509_vfy.h) of a CRL that is missing, not valid yet, or expired."""
 _EXPIRED: Final = "certificate expired"
-"""The text that `_alert` returns for the TLS alert of an expired certificate."""
+"""What `_alert` returns for the TLS alert of an expired certificate."""
 
 
 def reason_of(error: Exception) -> str:
@@ -41,10 +39,7 @@ def is_tls(error: Exception) -> bool:
 
 
 def refuses_certificate(error: Exception) -> bool:
-    """Return whether a handshake failed because of a certificate.
-
-    Either one side has rejected the certificate of the other, or has asked for one and got none.
-    """
+    """Return whether a handshake failed because one side rejected the other's certificate, or got none."""
     if not isinstance(error, ssl.SSLError):
         return False
     reason = error.reason or ""
@@ -103,7 +98,7 @@ def of_broker(error: ssl.SSLError) -> str:
 
 
 def _refused(error: ssl.SSLCertVerificationError) -> str:
-    """Return a text that says what is wrong with a broker's certificate, from OpenSSL's code (x509_vfy.h)."""
+    # OpenSSL's codes are in x509_vfy.h.
     message = error.verify_message.rstrip(".")
     match error.verify_code:
         case 9:

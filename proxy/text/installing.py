@@ -10,7 +10,7 @@ from typing import Final, Self
 
 DISTRIBUTION: Final = "kafka-fetchgate"
 _PIPX_FILE: Final = "pipx_metadata.json"
-"""A file that pipx writes into each environment (``sys.prefix``) that it creates."""
+"""pipx writes it into each environment (``sys.prefix``) that it creates."""
 _UV_FILE: Final = "uv-receipt.toml"
 """The same of ``uv tool``. Such an environment has no pip."""
 _EXTRAS: Final = re.compile(r"(?:^[\w.-]+\s*\[([\w.,\s-]+)\]|\[([\w.,\s-]+)\]\s*$)", re.ASCII)
@@ -24,11 +24,10 @@ class Environment:
     """The environment of fetchgate, and what the tool that has created it says about it."""
 
     python: str
-    """The Python of the environment."""
     pipx: str | None = None
     """The text of pipx's file. None if pipx did not create the environment."""
     uv: str | None = None
-    """The text of the file of ``uv tool``. None if it did not create the environment."""
+    """The same of ``uv tool``."""
 
     @classmethod
     def of(cls, python: str, read: Callable[[str], str | None]) -> Self:
@@ -36,7 +35,6 @@ class Environment:
         return cls(python=python, pipx=read(_PIPX_FILE), uv=read(_UV_FILE))
 
     def command_for(self, package: str) -> str:
-        """Return the command that adds a package."""
         if self.uv is not None:
             return _uv(self.uv, package=package)
         if self.pipx is not None:
@@ -68,10 +66,7 @@ def _of_pipx(text: str) -> tuple[list[str], str]:
 
 
 def _uv(text: str, *, extra: str = "", package: str = "") -> str:
-    """Return the command of uv that adds an extra or a package.
-
-    uv forgets the extras and packages that are not in its last command.
-    """
+    # uv forgets the extras and packages that are not in its last command.
     import tomllib  # noqa: PLC0415 - only an environment of uv needs it
 
     extras: list[str] = []

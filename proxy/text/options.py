@@ -16,9 +16,9 @@ from proxy.text.printable import brief, printable
 _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
 IN_FOLDER: Final = "fetchgate.toml"
-"""The name of the option file in a folder that `--config` names."""
+"""The file in a folder that `--config` names."""
 _MOST: Final = 128 << 10
-"""The length of a file, in characters, above which it is not read: most likely it is another file."""
+"""A file of more characters is not read: most likely it is another file."""
 _MOST_DOTS: Final = 500
 """How many dots a line of a file may have. `tomllib` needs seconds for a key of thousands of parts."""
 _Value = TypeVar("_Value")
@@ -27,10 +27,7 @@ _ALMOST = 0.9
 
 
 class ConfigError(ValueError):
-    """An option can't be used.
-
-    The message is one line. It names the option, says where it was set, and what to write instead.
-    """
+    """An option can't be used. The message names the option and its place, and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +38,7 @@ class Option:
     metavar: str
     parse: Callable[[str], object]
     default: str | None
-    """The default value as text, in the form that an operator writes. None if the option is required."""
+    """In the form that an operator writes. None if the option is required."""
     help: str
     alias: str = ""
     """A second flag for the option, such as ``-b``."""
@@ -50,28 +47,23 @@ class Option:
     many: bool = False
     """Whether the flag may be given several times. The value is then a list with commas, as in the file."""
     live: bool = False
-    """Whether a reload applies the option: SIGHUP, or a change of the configuration file. Other options need
-    a restart."""
+    """Whether a reload applies the option: SIGHUP, or a change of the file. Others need a restart."""
     needs: str = ""
-    """The name of another option that is needed for this option to have an effect. Empty if no other option
-    is needed."""
+    """The name of another option without which this one has no effect."""
     parse_transparent: Callable[[str], object] | None = None
-    """The parser for transparent mode, if it differs. It raises an error if the option is given at all,
-    because the option has no effect in this mode."""
+    """The parser for transparent mode, if it differs: it refuses an option that has no effect there."""
 
     @property
     def flag(self) -> str:
-        """The name of the option on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """The name of the option's environment variable."""
         return _PREFIX + self.name.upper()
 
     @property
     def may_name_file(self) -> bool:
-        """Whether the value may name a file or a directory. Such names may have any bytes."""
+        # Such names may have any bytes.
         return "FILE" in self.metavar or "DIR" in self.metavar
 
 
@@ -80,21 +72,19 @@ class Given:
     """The text of an option, and the place where it was set."""
 
     text: str
-    """The value of the option as text, as it is written on the command line. TOML's ``true`` is ``on``."""
+    """As it is written on the command line: TOML's ``true`` is ``on``."""
     source: str
-    """The kind of source: ``flag``, ``environment``, ``file`` or ``default``."""
+    """``flag``, ``environment``, ``file`` or ``default``."""
     place: str
-    """The flag, the variable or the file that set the option. For a default value: the flag that would change
-    it."""
+    """The flag, the variable or the file. For a default value, the flag that would change it."""
     called: str
-    """The words that error messages use for the place where the option was set."""
+    """What error messages call the place."""
 
 
 def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
     """Declare an option as a field of `Config`, with the arguments of `Option`.
 
-    The function returns a dataclass field. Its declared return type, the type of the option's value, is only
-    for mypy.
+    It returns a dataclass field. The declared type, that of the option's value, is for mypy.
     """
     return cast("_Value", field(metadata={"option": partial(Option, parse=parse, **rest)}))
 
@@ -104,14 +94,11 @@ class Section:
     """The base of dataclasses whose fields declare options. `proxy.command.config` has all of them."""
 
     removed: ClassVar[Mapping[str, str]] = {}
-    """What to use in place of each option that was removed, by its name. If an option has lost only one of
-    its values, the key is the name and that value: ``follow_leader fetch``."""
+    """What to use in place of each removed option, by its name. If only one of its values was removed, the
+    key is the name and that value: ``follow_leader fetch``."""
 
     def check(self, given: Mapping[str, Given]) -> None:
         """Check what no parser of a single option can check.
-
-        Args:
-            given: the text of each option and its source.
 
         Raises:
             ConfigError: the options can't be used together.
@@ -131,11 +118,10 @@ class OptionsFile:
     """
 
     name: str
-    """The name of the file or of the folder. Empty if none is given."""
+    """Empty if none is given."""
 
     @classmethod
     def of(cls, flag: str | None, environ: Mapping[str, str]) -> Self:
-        """Return the file that the flag or the environment names."""
         return cls(flag or environ.get(_FILE_VARIABLE, ""))
 
     @property
@@ -160,7 +146,7 @@ class OptionsFile:
         return str(file)
 
     def others(self) -> list[str]:
-        """Return the names of the files that are in the folder in place of the file. Hidden ones don't count.
+        """Return the names of other files, not hidden, that are in the folder in place of the file.
 
         They are a mistake: a ConfigMap with a wrong key has no effect.
         """
@@ -183,13 +169,7 @@ def find(
 ) -> dict[str, Given]:
     """Find the text of each option in the source with the highest precedence.
 
-    Args:
-        options: the options to find.
-        flags: the options of the command line, by name. None if an option is not given.
-        environ: the environment.
-        file: the name of the TOML file, or None.
-        known: all options that may be in the file.
-        removed: see `Section.removed`.
+    `known` are all options that may be in the file. For `removed`, see `Section.removed`.
 
     Raises:
         ConfigError: a required option is missing, or the file can't be used.
@@ -201,10 +181,7 @@ def find(
 def told_removed(removed: Mapping[str, str], key: str, called: str) -> str:
     """Return the error for an option, or a value, that was removed. Empty if it was not.
 
-    Args:
-        removed: see `Section.removed`.
-        key: a key there.
-        called: what the operator wrote.
+    `key` is one of `Section.removed`, and `called` what the operator wrote.
     """
     return f"{called} was removed: {removed[key]}" if key in removed else ""
 
@@ -266,11 +243,6 @@ def _find(
     written: Mapping[str, str],
     file: str | None,
 ) -> Given:
-    """Return the text of an option, and where it was set.
-
-    Raises:
-        ConfigError: a required option is missing.
-    """
     flag, variable = option.flag, option.variable
     if (text := flags.get(option.name)) is not None:
         return Given(text=text, source="flag", place=flag, called=flag)
@@ -288,7 +260,6 @@ def _find(
 
 
 def _closest(name: str, known: Sequence[str], cutoff: float = 0.6) -> str:
-    """Return the known name that is most similar to a name. Empty if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 - only mistakes need it
 
     return next(iter(get_close_matches(name, known, n=1, cutoff=cutoff)), "")
@@ -313,13 +284,6 @@ def _read_toml(file: str, known: Sequence[Option], removed: Mapping[str, str]) -
 
 
 def _content(file: Path) -> str:
-    """Return the text of a file.
-
-    Raises:
-        ConfigError: the file is a pipe or too long, or a line of it has too many dots.
-        OSError: the file can't be read.
-        UnicodeDecodeError: the file is not UTF-8.
-    """
     if file.is_fifo():  # reading it would block the gateway until somebody writes
         raise ConfigError(f"--config {file}: it is a pipe, which can't be read again; give a file")
     with file.open(encoding="utf-8-sig") as opened:
@@ -338,11 +302,7 @@ def _content(file: Path) -> str:
 def _toml_text(
     file: str, key: str, value: object, known: Sequence[Option], removed: Mapping[str, str]
 ) -> str:
-    """Return a TOML value as the text that somebody would write on the command line.
-
-    Raises:
-        ConfigError: the key is no option, or the value has a wrong type.
-    """
+    # A TOML value becomes the text that somebody would write on the command line.
     names = [option.name for option in known]
     if isinstance(value, dict) and any(option.name == key and option.table for option in known):
         return json.dumps(value, default=str)

@@ -3,13 +3,12 @@
 from typing import Final
 
 _END: Final = 300
-"""How many characters at each end of a long text are shown."""
 
 
 def printable(text: str) -> str:
-    r"""Escape unprintable characters: control characters, bidirectional overrides, lone surrogates.
+    r"""Escape what terminals obey in names that clients choose, as Python does: "\x1b[2J".
 
-    Clients choose some names, and terminals obey such characters. They are escaped as in Python: "\x1b[2J".
+    These are control characters, bidirectional overrides and lone surrogates.
     """
     return text if text.isprintable() else "".join(_escaped(character) for character in text)
 

@@ -16,7 +16,7 @@ _SIZES: Final = {"b": 1} | {
 }
 _MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _WITH_UNIT: Final = re.compile(r"0*([0-9]{1,18}(?:\.[0-9]{1,100})?) ?([a-z]+)")
-"""A number and a unit. A number has so few digits that `int` and `float` can hold what comes of it."""
+"""A number has so few digits that `int` and `float` can hold what comes of it."""
 _PLAIN: Final = re.compile(r"0*([0-9]{1,18})(?:\.0+)?")
 """A whole number, possibly with zeros after the decimal point: TOML writes 1.5e9 as 1500000000.0."""
 _SWITCHES: Final = dict.fromkeys(("on", "true", "yes", "1"), "on") | dict.fromkeys(
@@ -90,10 +90,8 @@ def switch(text: str) -> bool:
 
 
 def _parts(text: str) -> tuple[int, int, str]:
-    """Split a text into a number, as a fraction of two integers, and a unit.
-
-    If the text has no number, the unit is "". (`fractions` would import `decimal`, which no gateway needs.)
-    """
+    # A number as a fraction of two integers, and its unit, or "". `fractions` would import `decimal`, which
+    # no gateway needs.
     found = _WITH_UNIT.fullmatch(text.strip().lower())
     if not found:
         return 0, 1, ""

@@ -21,10 +21,7 @@ def left_out(value: _Value, why: str) -> Callable[[str], _Value]:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser that accepts the given words, in upper or lower case.
-
-    It also accepts synonyms of ``on`` and ``off`` (see `word`).
-    """
+    """Return a parser that accepts words in upper or lower case, and synonyms of ``on`` and ``off``."""
 
     def parse(text: str) -> str:
         if (found := word(text)) not in words:
@@ -51,14 +48,9 @@ def listed(text: str) -> list[str]:
 
 
 def by_client(text: str, read: Callable[[str], _Value], metavar: str = "SIZE") -> dict[str, _Value]:
-    """Read a list of values, such as ``SIZE`` and ``ID=SIZE``. Return the values by client id.
+    """Read a list of values, such as ``SIZE`` and ``ID=SIZE``. Return them by client id, "" for all others.
 
-    The key "" is for all other clients.
-
-    Args:
-        text: the list.
-        read: reads a value.
-        metavar: the kind of the values, for the error message.
+    `metavar` is the kind of the values, for the error message.
     """
     found: dict[str, _Value] = {}
     for item in listed(text):
