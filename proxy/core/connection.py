@@ -35,7 +35,7 @@ MAX_REQUEST_BYTES: Final = 104_857_600
 
 
 def _none_opening(_node_id: int, /) -> bool:
-    """Return False, because no broker's listener is being opened."""
+    """No broker's listener is being opened."""
     return False
 
 
@@ -47,15 +47,12 @@ class Common:
     """The objects that the connections of a process share, in addition to the session slots."""
 
     max_request_bytes: int = MAX_REQUEST_BYTES
-    """The longest frame that a client may send."""
     maybe_not_kafka: bool = False
-    """Whether clients may use TLS, or a protocol other than Kafka. All bytes of such a client are
-    forwarded."""
+    """Whether clients may use TLS, or a protocol other than Kafka: then all bytes are forwarded."""
     request_budget: RequestBudget | None = None
-    """Limits the memory for requests. None for no limit."""
+    """Limits the memory for requests."""
     leaders: Leaders | None = None
-    """The newest leader of each partition. Only used if addresses are rewritten. If None, each connection
-    keeps its own."""
+    """Only used if addresses are rewritten. If None, each connection keeps its own."""
     stages: tuple[MakeStage, ...] = ()
     """Functions that make the stages of each connection, in the order from the client to the broker."""
 
@@ -65,13 +62,12 @@ class BrokerInfo:
     """The broker of a connection."""
 
     node_id: int | None = None
-    """The node id of the broker, or None if it is unknown."""
     name: str = ""
     """Identifies the broker among all brokers, because a session belongs to one broker."""
     versions: BrokerVersions | None = None
-    """The broker's features, shared by all connections to its address. None if nothing is shared."""
+    """The broker's features, shared by all connections to its address."""
     measured: Measured | None = None
-    """The measurements of all connections to this broker. None if nobody reads them."""
+    """The measurements of all connections to this broker."""
     opening: Callable[[int], bool] = _none_opening
     """Returns whether a broker's listener is still being opened."""
 
@@ -94,13 +90,8 @@ class Connection:
     | `fault`, `done`, `reads_client`, `goes_on`, `responses_wait`, `wire`, `buffered` | then read these |
     | `tally`, `status()` | read these from time to time |
 
-    Args:
-        sessions: the session switch and the session slots, shared by all connections of the process.
-        resolve: returns the address of a broker for clients. None leaves addresses unchanged.
-        common: the other shared objects.
-        broker: the broker.
-        host: the client's host.
-        fast: whether there is a fast path. Tests can turn it off.
+    `resolve` returns the address of a broker for clients. None leaves addresses unchanged. Tests can turn the
+    fast path off (`fast`).
     """
 
     __slots__ = (
@@ -143,7 +134,6 @@ class Connection:
         self.fast_path = FastPath(state, max_request_bytes=max_request_bytes, on=fast)
         """Gets all bytes first. The other methods get only the bytes that it does not handle."""
         self.events = state.events
-        """Events that the shell has not taken yet."""
         self.to_client, self.to_broker = state.to_client, state.to_broker
         """Bytes to send that the shell has not taken yet."""
         self._versions = broker.versions or BrokerVersions()
@@ -180,15 +170,11 @@ class Connection:
 
     @property
     def tally(self) -> Tally:
-        """The counts of this connection."""
         return self._state.plans.count()
 
     @property
     def fault(self) -> Fault | None:
-        """The reason why the connection has to end, or None.
-
-        The client must still get the bytes of `drain_client`.
-        """
+        """The reason why the connection has to end. The client must still get the bytes of `drain_client`."""
         return self._state.fault
 
     @property
@@ -211,7 +197,6 @@ class Connection:
 
     @property
     def responses_wait(self) -> bool:
-        """Whether received bytes of the broker still have to be processed."""
         return self._broker_side.waiting > 0
 
     @property
@@ -233,21 +218,15 @@ class Connection:
 
     @property
     def buffered(self) -> int:
-        """Bytes of responses that are buffered, see `ResponseQueue.buffered`."""
         return self._queue.buffered
 
     @property
     def decided(self) -> Reason | None:
-        """The reason why the last fetch was forwarded without the session, or None: see `Fetches.decided`."""
         return self._fetches.decided
 
     @property
     def session_table(self) -> PartitionTable | None:
-        """The partitions of the session, or None.
-
-        Without a session, these are the partitions of the last fetch that could use one. None if there was no
-        such fetch, or if the table was dropped.
-        """
+        """The partitions of the session. Without one, those of the last fetch that could use one, if any."""
         return self._fetches.session.table
 
     @property
@@ -345,12 +324,10 @@ class Connection:
         self._settle()
 
     def _finish_waiting(self) -> None:
-        """Process the client's bytes that waited for a response. Then close the session if that is due."""
         self._client_side.go_on()
         self._close_after_last()
 
     def _close_after_last(self) -> None:
-        """Close the session if it is to be closed and no bytes of the client wait."""
         state = self._state
         if not self._closes:
             return
@@ -360,22 +337,13 @@ class Connection:
             self.close_session(state.now)
 
     def client_ended(self) -> None:
-        """Note that the client sends no more.
-
-        If only a part of a request was received, the client does not speak Kafka. Forward the bytes, if that
-        is allowed.
-        """
+        # With only a part of a request, the client does not speak Kafka.
         if self._state.foreign and self._state.from_client:
             self._state.be_wire()
         # After a client's half-close, a broker still answers its earlier requests (fetch-semantics 1.7).
         self._client_ended = True
 
     def broker_ended(self) -> None:
-        """Note that the broker sends no more.
-
-        If only a part of a response was received, the broker does not speak Kafka. Forward the bytes, if that
-        is allowed.
-        """
         if part := self.fast_path.part():
             self.receive_broker(part, self._state.now)
         while self._broker_side.waiting:
@@ -384,6 +352,7 @@ class Connection:
         for stage in self._state.stages:
             stage.lose()
             stage.release()
+        # With only a part of a response, the broker does not speak Kafka.
         if self._state.foreign and self._state.from_broker:
             self._state.be_wire()
         for request in list(self._queue.owed):
@@ -391,19 +360,12 @@ class Connection:
                 self.brokers_opened(request.handler.awaits_brokers)
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
-        """Send the responses that waited for the listeners of these brokers.
-
-        If a broker still has no listener, it is left out of the responses.
-        """
+        """See `BrokerSide.brokers_opened`."""
         self._broker_side.brokers_opened(node_ids)
         self._settle()
 
     def ended(self, now: float = 0.0) -> None:
-        """Note that both sides have ended, and drop everything in flight.
-
-        Args:
-            now: the time in seconds.
-        """
+        """Drop everything in flight, because both sides have ended."""
         self._state.now = max(self._state.now, now)
         for stage in self._state.stages:
             stage.end()
@@ -413,24 +375,20 @@ class Connection:
         self._state.end()  # now: a link is part of a cycle, which may wait long for its collection
 
     def _settle(self) -> None:
-        """Let stages process the new state, then tell the fast path which bytes it may handle."""
         for stage in self._state.stages:
             stage.settle()
         self.fast_path.settle()
 
     @property
     def _stage_is_busy(self) -> bool:
-        """Whether a stage still has work for the client, even with no request in flight."""
         return any(stage.busy for stage in self._state.stages)
 
     def _resume(self) -> None:
-        """Process the client's bytes that waited for a stage."""
         self._finish_waiting()
         self._settle()
 
 
 def _drain(pieces: list[Buffer], side: SideTally) -> list[Buffer]:
-    """Return all pieces of a list, remove them, and count their bytes as sent to a side."""
     due = pieces.copy()
     pieces.clear()
     side.bytes_out += sum(map(len, due))

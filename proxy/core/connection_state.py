@@ -24,9 +24,9 @@ _PRODUCE: Final = int(ApiKey.PRODUCE)
 
 
 class Phase(Enum):
-    """The phase of a connection. The order of the list is also the order of the phases.
+    """The phase of a connection. It never goes back to an earlier phase.
 
-    A connection never goes back to an earlier phase. `Connection.fault` can end any phase.
+    `Connection.fault` can end any phase.
     """
 
     NEW = "new"
@@ -47,16 +47,11 @@ class Stream(Enum):
     """The client sends SASL tokens, and it is unknown where they end. All bytes are forwarded as they arrive.
     Responses to earlier requests are still Kafka frames."""
     WIRE = "wire"
-    """The protocol is not Kafka. Everything is forwarded, including the end of the client's or the broker's
-    stream."""
+    """The protocol is not Kafka. Everything is forwarded, including the end of each side's stream."""
 
 
 class RequestFramer(Framer):
-    """Cuts the client's bytes into frames. It can keep the beginning of a request until more bytes arrive.
-
-    Args:
-        budget: the memory budget for requests. All connections of the process share it.
-    """
+    """Cuts the client's bytes into frames. It can keep the beginning of a request until more bytes arrive."""
 
     __slots__ = ("_budget", "_reserved", "held")
 
@@ -64,15 +59,11 @@ class RequestFramer(Framer):
         super().__init__()
         self._budget = budget
         self._reserved = 0
-        """The number of bytes that are reserved for a request in the memory budget."""
         self.held = False
         """Whether the next request is complete, but has to wait, for example for an earlier response."""
 
     def reserve(self, size: int) -> bool:
-        """Reserve memory in the budget for `size` bytes of the next request.
-
-        Return False if the budget has no room.
-        """
+        """Wait for `size` bytes of the next request, and reserve memory for them if there is room."""
         if not self._budget.reserve(size):
             return False
         self._reserved = size
@@ -80,12 +71,10 @@ class RequestFramer(Framer):
         return True
 
     def next(self) -> bytes:
-        """Return the next frame, as `Framer.next` does. Release the bytes reserved for the request."""
         self._release()
         return super().next()
 
     def rest(self) -> bytes:
-        """Like `Framer.rest`. It also releases the bytes that were reserved for the request."""
         self._release()
         return super().rest()
 
@@ -111,14 +100,8 @@ class Asking(Protocol):
 class ConnectionState:
     """The state that both sides of a connection share.
 
-    Args:
-        limits: the switches for sessions.
-        measured: the object that collects the measurements.
-        foreign: whether the client may use TLS, or a protocol other than Kafka.
-        request_budget: the memory budget for requests of all connections of the process. None for no limit.
-        host: the client's host.
-        broker: the name that identifies the broker. It is empty, or has a comma, if the broker is not known
-            exactly.
+    `foreign`: the client may use TLS, or a protocol other than Kafka. The name of the broker is empty, or has
+    a comma, if the broker is not known exactly.
     """
 
     __slots__ = (
@@ -173,54 +156,44 @@ class ConnectionState:
         self.client_version = 0
         """The version of the client's last fetch, if a stage has made another one of it. Otherwise 0."""
         self.tally = Tally()
-        """The counts of the connection. `Plans.count` later adds the exchanges that used the fast path."""
+        """`Plans.count` later adds the exchanges that used the fast path."""
         self.meter = Meter(measured, self.tally)
         self.plans = Plans(limits, measured, self.tally, self.meter)
-        """The plans for the fast path. They are made from the requests and responses so far."""
         self.events: list[Event] = []
-        """Events that the shell has not taken yet."""
         self.to_client: list[Buffer] = []
         self.to_broker: list[Buffer] = []
-        """Bytes for the broker that the shell has not sent yet. The lists `events`, `to_client` and
-        `to_broker` are emptied, never replaced."""
+        """Bytes that the shell has not sent yet. The lists `events`, `to_client` and `to_broker` are emptied,
+        never replaced."""
         self.client_id = ""
-        """The client id, made readable: of the last ApiVersions, else of the first fetch. "" before these.
-
-        A later fetch with another client id does not change it. A stage may set it at the first request of
-        any kind.
-        """
+        """The client id, made readable: of the last ApiVersions, else of the first fetch. A later fetch with
+        another client id does not change it. A stage may set it at the first request of any kind."""
         self.mechanism = ""
         """The SASL mechanism that the client has asked for last. "" if it is unknown."""
         self.now = 0.0
-        """The time at which the current bytes were read, in seconds."""
+        """When the current bytes were read, in seconds."""
         self.phase = Phase.NEW
         self.stream = Stream.FRAMES
         self.tokens = 0
-        """The number of SASL tokens that the client still sends without a header before its next request, or
-        `UNCOUNTED`."""
+        """How many SASL tokens the client still sends without a header, or `UNCOUNTED`."""
         self.foreign = foreign
-        """Whether it is still possible that the protocol is not Kafka. When a request has been answered, this
-        is no longer possible."""
+        """Whether it is still possible that the protocol is not Kafka: no request has been answered yet."""
         self.stages: list[Stage] = []
-        """The stages of the options, in order from the client to the broker."""
+        """In order from the client to the broker."""
         self.fault: Fault | None = None
-        """The reason why the connection has to end, or None. The client must still get the bytes in
-        `to_client`."""
+        """The reason why the connection has to end. The client must still get the bytes in `to_client`."""
         self.request_budget = request_budget or RequestBudget()
         self.from_client = RequestFramer(self.request_budget)
-        """The framer of the client's bytes. If its `left` is above 0, a request is being forwarded while it
-        arrives."""
+        """If its `left` is above 0, a request is being forwarded while it arrives."""
         self.from_broker = Framer()
         self.forwarding: InFlight | None = None
-        """The request that is being forwarded while it arrives. None if no request is being forwarded, or if
-        the broker will send no response to the request."""
+        """The request that is being forwarded while it arrives, if the broker will respond to it."""
         self.produces = False
         """Whether the request that is being forwarded while it arrives is a Produce request."""
         self.delayed: list[tuple[InFlight, bytes]] = []
         """The calls of `send` that wait until the request that is being forwarded has ended."""
         self.queue = ResponseQueue()
         self.response_size = 0
-        """The size of the response that is now arriving, in bytes."""
+        """The size of the response that is now arriving."""
 
     @property
     def between_requests(self) -> bool:
@@ -233,10 +206,7 @@ class ConnectionState:
     # Requests to the broker
 
     def send(self, request: InFlight, frame: bytes) -> None:
-        """Send a frame of the gateway to the broker.
-
-        If a client's request is being forwarded, wait for its end.
-        """
+        """Send a frame to the broker, after the end of a request that is being forwarded."""
         if self.from_client.left:
             self.delayed.append((request, frame))
             return
@@ -255,14 +225,10 @@ class ConnectionState:
         self.events.append(Passthrough(reason=reason))
 
     def unread(self, side: str, reason: str, data: bytes = b"") -> None:
-        """Process bytes that no Kafka peer sends. Usually, end the connection with a fault.
+        """Process bytes that no Kafka peer sends: end the connection with a fault, for `reason`.
 
-        If it is still possible that the protocol is not Kafka, forward everything instead.
-
-        Args:
-            side: the side that sent the bytes, ``client`` or ``broker``.
-            reason: the fault, in words.
-            data: the client's latest bytes.
+        If it is still possible that the protocol is not Kafka, forward everything instead. `side` is
+        ``client`` or ``broker``, and `data` has the client's latest bytes.
         """
         if self.foreign:
             self.be_wire(data)
@@ -270,11 +236,7 @@ class ConnectionState:
             self.fail(side, reason)
 
     def be_wire(self, data: bytes = b"") -> None:
-        """From now on, forward all bytes unchanged, because the protocol is not Kafka.
-
-        Args:
-            data: the client's latest bytes.
-        """
+        """From now on, forward all bytes unchanged, because the protocol is not Kafka."""
         self.foreign = False
         self.queue.clear()
         self.forwarding = None
@@ -293,18 +255,12 @@ class ConnectionState:
         self.fail("broker", reason)
 
     def fail(self, side: str, reason: str) -> None:
-        """End the connection because of a fault.
-
-        Args:
-            side: the side that caused the fault, ``client`` or ``broker``.
-            reason: the fault, in words.
-        """
+        """End the connection because of a fault of the side ``client`` or ``broker``."""
         self.fault = Fault(side=side, reason=reason)
         self.events.append(self.fault)
         self.from_client.rest()  # no more is read of it
 
     def end(self) -> None:
-        """Forget all requests in flight and all buffered bytes."""
         self.stages.clear()
         self.plans.end()
         self.from_client.rest()

@@ -21,15 +21,7 @@ QUEUED_FREE: Final = 65_536
 
 
 class ConnectionStatus:
-    """A view of a connection. Each property is computed when it is read.
-
-    Args:
-        state: the state of the connection.
-        client_side: knows the client's software.
-        broker_side: knows how many bytes of responses wait.
-        fetches: knows the session at the broker.
-        fast_path: knows when bytes of the broker last arrived.
-    """
+    """A view of a connection. Each property is computed when it is read."""
 
     __slots__ = ("_broker_side", "_client_side", "_fast_path", "_fetches", "_state")
 
@@ -49,24 +41,21 @@ class ConnectionStatus:
 
     @property
     def between_requests(self) -> bool:
-        """See `ConnectionState.between_requests`."""
         return self._state.between_requests
 
     # The client and its session at the broker
 
     @property
     def client_id(self) -> str:
-        """The client id, or "" before the client has sent it."""
         return self._state.client_id
 
     @property
     def software_name(self) -> str:
-        """The name of the client's software (KIP-511), or "" if the client did not send it."""
+        """The name of the client's software (KIP-511)."""
         return self._client_side.software_name
 
     @property
     def software_version(self) -> str:
-        """The version of the client's software, or "" if the client did not send it."""
         return self._client_side.software_version
 
     @property
@@ -76,7 +65,6 @@ class ConnectionStatus:
 
     @property
     def session_id(self) -> int:
-        """The session id at the broker, or 0 without a session."""
         return self._fetches.session.session_id if self._fetches.session.has_session else 0
 
     @property
@@ -86,7 +74,6 @@ class ConnectionStatus:
 
     @property
     def session_partitions(self) -> int:
-        """The number of partitions in the session, or 0 without a session."""
         handler = self._fetches.session
         return handler.table.size if handler.has_session and handler.table is not None else 0
 
@@ -110,10 +97,8 @@ class ConnectionStatus:
     def busy(self) -> bool:
         """Whether the client waits for a response, or a stage still has work for it.
 
-        An incomplete request does not count.
-
-        If the protocol is not Kafka, it is unknown which side sends next. Then the client counts as waiting
-        once both sides have sent something.
+        An incomplete request does not count. If the protocol is not Kafka, it is unknown which side sends
+        next. Then the client counts as waiting once both sides have sent something.
         """
         if self._state.stream is Stream.WIRE:
             tally = self._state.plans.count()
@@ -125,7 +110,6 @@ class ConnectionStatus:
 
     @property
     def full(self) -> bool:
-        """Whether the limit of requests in flight is reached."""
         return len(self._state.queue.owed) >= MAX_IN_FLIGHT
 
     @property
@@ -135,18 +119,13 @@ class ConnectionStatus:
 
     @property
     def longest_wait(self) -> float:
-        """The longest time that any request in flight may wait at the broker or in a stage, in seconds.
-
-        See `Handler.wait` and `Stage.longest_wait`.
-        """
+        """The longest time for which a request in flight may wait at the broker or in a stage, in seconds."""
         waits = [request.handler.wait for request in self._state.queue.expected]
         return max([0.0, *waits, *(stage.longest_wait for stage in self._state.stages)])
 
     @property
     def due_at(self) -> float | None:
-        """The time until which the broker may delay its next response, in seconds.
-
-        None if no response is expected.
+        """The time until which the broker may delay its next response, in seconds, if one is expected.
 
         A broker answers requests one by one, so the oldest request counts. Its wait starts when it was sent,
         or when the broker's last bytes arrived, whichever is later.
@@ -182,10 +161,7 @@ class ConnectionStatus:
 
     @property
     def queued(self) -> int:
-        """The memory of the client's requests in flight and of waiting bytes of both sides, in bytes.
-
-        It is 0 up to `QUEUED_FREE`.
-        """
+        """The memory of requests in flight and of waiting bytes of both sides. 0 up to `QUEUED_FREE`."""
         state = self._state
         kept = len(state.from_client) + self._broker_side.waiting
         kept += len(state.queue.owed) * REQUEST_BYTES

@@ -37,8 +37,8 @@ def fetch_kind(session_id: int, epoch: int) -> FetchKind:
 class Refusal(StrEnum):
     """Why the gateway ended a connection to keep a broker's own address from the client.
 
-    The values are the label of `fetchgate_refused_total`. This only happens in explicit mode, in which the
-    gateway rewrites addresses.
+    The values are the label of `fetchgate_refused_total`. This only happens in explicit mode, in which
+    addresses are rewritten.
     """
 
     VERSION = "version not offered"
@@ -110,9 +110,9 @@ class Tally(Figures):
     client: SideTally = field(default_factory=SideTally)
     broker: SideTally = field(default_factory=SideTally)
     session_errors: Counter[int] = field(default_factory=Counter)
-    """How many responses in sessions had a top-level error. The keys are Kafka's error codes."""
+    """Responses in sessions with a top-level error, by Kafka's error codes."""
     sessions_lost: Counter[str] = field(default_factory=Counter)
-    """How many sessions the broker lost without an error. The keys are the values of `Loss`."""
+    """Sessions that the broker lost without an error, by `Loss`."""
     session_checks: int = 0
     """How often the gateway checked a session's responses against a full fetch."""
     refusals: int = 0
@@ -120,25 +120,20 @@ class Tally(Figures):
     probe_bytes: int = 0
     """Bytes of the gateway's own requests, except fetches, and of their responses."""
     passthrough: Counter[str] = field(default_factory=Counter)
-    """How many fetches and connections were forwarded unchanged, by reason."""
+    """Fetches and connections that were forwarded unchanged, by reason."""
     refused: Counter[str] = field(default_factory=Counter)
     """Connections that the gateway ended so that no client gets a broker's own address, by `Refusal`."""
     leaders_followed: Counter[str] = field(default_factory=Counter)
     """Partitions that were retried successfully at their new leader, by the name of the request (``fetch`` or
-    ``produce``)."""
+    ``offsets``)."""
     leaders_not_followed: Counter[str] = field(default_factory=Counter)
-    """How many partitions were not retried successfully, so that the client got the error. The keys are
-    values of `NotFollowed`."""
+    """Partitions with an error for the client, by `NotFollowed`."""
     produce_bytes: int = 0
     """Bytes of Produce requests and responses on the broker's side."""
 
 
 def saved_bytes(tally: Tally) -> int:
-    """Return the saved bytes: the bytes on the client's side minus the bytes on the broker's side.
-
-    The client's side has the bytes of fetches. The broker's side has the bytes of fetches and of the
-    gateway's own ApiVersions requests.
-    """
+    """Return the bytes on the client's side minus those on the broker's side (`broker_bytes`)."""
     return fetch_bytes(tally.client) - broker_bytes(tally)
 
 
@@ -173,7 +168,7 @@ class SessionMade:
 class SessionRefused:
     """The broker has no slot for this connection: it refused a session (id 0), or evicts sessions repeatedly.
 
-    The event is reported once, until a session of the connection has lasted.
+    This is reported once, until a session of the connection has lasted.
     """
 
 
@@ -181,8 +176,7 @@ class SessionRefused:
 class SessionLost:
     """A session can't continue, or could not be created.
 
-    The fetch is sent again, in full or without a session. The client gets only the response to this second
-    fetch.
+    The fetch is sent again, in full or without a session. The client gets only the response to this fetch.
     """
 
     session_id: int
@@ -203,8 +197,8 @@ class SessionClosed:
 class Passthrough:
     """Bytes are forwarded unchanged, for `reason`.
 
-    The event concerns one response that was not understood, or all later fetches of the connection (for some
-    time or for good), or all later bytes of the connection.
+    This concerns one response that was not understood, all later fetches of the connection (for some time or
+    for good), or all its later bytes.
     """
 
     reason: str

@@ -23,13 +23,10 @@ from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uva
 from proxy.protocol.schemas import CONFINED
 
 MAX_KEPT: Final = 1 << 28
-"""The maximum size of a buffered response, in bytes. A larger response is refused if it may have addresses.
-Otherwise it is forwarded without being parsed."""
+"""The maximum size of a buffered response. A larger one is refused if it may have addresses. Otherwise it is
+forwarded without being parsed."""
 _SMALL_REWRITTEN: Final = 1 << 20
-"""The value of `Handler.small` for rewritten responses, in bytes.
-
-It is twice the size of a Metadata response with 10,000 partitions.
-"""
+"""`Handler.small` for rewritten responses: twice a Metadata response with 10,000 partitions."""
 ENDPOINTS_VERSION: Final = 16
 """The first version of a response with the tag NodeEndpoints (KIP-951; fetch-semantics 5)."""
 _UNSEEN_TAG: Final = b"\x7f"
@@ -38,12 +35,7 @@ _SASL: Final = frozenset(map(int, SASL))
 
 
 class Rewriting:
-    """Chooses the handlers of requests other than fetches. This base class leaves broker addresses unchanged.
-
-    Args:
-        state: the state of the connection.
-        eligibility: the object that is given the broker's API versions.
-    """
+    """Chooses the handlers of requests other than fetches. It leaves broker addresses unchanged."""
 
     __slots__ = ("eligibility", "state")
 
@@ -57,16 +49,13 @@ class Rewriting:
         self.eligibility = eligibility
 
     def refuses(self, _api_key: int, _version: int) -> bool:
-        """Return whether a request must be refused. This base class refuses no request."""
+        """Return whether a request must be refused, because addresses in the response can't be rewritten."""
         return False
 
     def handler(self, api_key: int, version: int, wait: float = 0.0) -> Handler:
         """Return the handler for the response to a request that is forwarded unchanged.
 
-        Args:
-            api_key: the API key of the request, other than Fetch.
-            version: the version of the request.
-            wait: the longest time for which the request allows the broker to wait, in seconds.
+        The request allows the broker to wait for `wait` seconds.
         """
         if api_key == ApiKey.API_VERSIONS:
             return CutVersions(self, api_key, version, wait)
@@ -75,19 +64,15 @@ class Rewriting:
         return Forward(wait) if wait else FORWARD
 
     def tags(self, tags: bytes, _spans: Sequence[TagSpan]) -> bytes:
-        """Return the body tags of the client's fetch response. This base class returns them unchanged."""
+        """Return the body tags of the client's fetch response, rewritten if needed."""
         return tags
 
 
 class AddressRewriting(Rewriting):
-    """Like `Rewriting`, but replaces brokers' addresses in responses by the gateway's addresses.
+    """Like `Rewriting`, but replaces brokers' addresses in responses by the gateway's (fetch-semantics 6.10).
 
-    Args:
-        state: the state of the connection.
-        eligibility: the object that is given the broker's versions.
-        resolve: returns the address of a broker for clients.
-        opening: returns whether a broker's listener is still being opened.
-        leaders: the object that updates the leaders in Metadata.
+    `resolve` returns the address of a broker for clients, and `opening` whether its listener is still being
+    opened.
     """
 
     __slots__ = ("leaders", "opening", "resolve")
@@ -109,25 +94,17 @@ class AddressRewriting(Rewriting):
         self.leaders = leaders
 
     def refuses(self, api_key: int, version: int) -> bool:
-        """Return whether a request must be refused, because addresses in the response can't be rewritten.
-
-        The gateway does not offer such versions (`api_versions.clamp`). If a client uses one, the gateway
-        closes the connection, as brokers do for versions that they do not offer (fetch-semantics 1.7).
-        """
+        # The gateway does not offer such versions (`api_versions.clamp`). If a client uses one, the gateway
+        # closes the connection, as brokers do for versions that they do not offer (fetch-semantics 1.7).
         limits = CONFINED.get(api_key)
         return limits is not None and not limits[0] <= version <= limits[1]
 
     def handler(self, api_key: int, version: int, wait: float = 0.0) -> Handler:
-        """Like `Rewriting.handler`, but responses with broker addresses are rewritten.
-
-        The rewritten responses are described in fetch-semantics 6.10.
-        """
         if api_key != ApiKey.API_VERSIONS and addresses.may_name(api_key, version):
             return RewriteAddresses(self, api_key, version, wait)
         return super().handler(api_key, version, wait)
 
     def tags(self, tags: bytes, spans: Sequence[TagSpan]) -> bytes:
-        """Return body tags with the gateway's addresses in the tag NodeEndpoints (KIP-951)."""
         return rewritten_tags(tags, spans, self.resolve)
 
 
@@ -144,18 +121,15 @@ class ForwardFetch(Forward):
         self._state = state
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        """Count the bytes of the response, and return them unchanged."""
         self.passes(len(chunk))
         return [chunk]
 
     def passes(self, size: int) -> bool:
-        """Count the bytes of a response. Return True, because the bytes may be forwarded."""
         self._state.tally.broker.fetch_response_bytes += size
         self._state.tally.client.fetch_response_bytes += size
         return True
 
     def end(self, request: InFlight) -> bool:
-        """Note the response time of the fetch."""
         self._state.meter.note_fetch(request.sent_at)
         return True
 
@@ -173,10 +147,6 @@ class Login(Forward):
         self._begun = False
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        """Return the bytes unchanged.
-
-        If the first bytes show that the broker refuses the client, report that.
-        """
         if not self._begun:
             self._begun = True
             with suppress(ProtocolError):  # too few bytes: nothing is reported
@@ -206,11 +176,9 @@ class _Rewrite(Handler, Generic[_Rewriting]):
         self.version = version
 
     def fresh(self) -> Self:
-        """Return a new handler for the next request with the same API and version."""
         return type(self)(self._rewriting, self.api_key, self.version, self.wait)
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Buffer the next bytes of the response. Return the rewritten response once it is complete."""
         self._rewriting.state.plans.forget_fetch()  # the broker's versions may decide the next fetch
         if not self._chunks:
             size = LENGTH_BYTES + int.from_bytes(chunk[:LENGTH_BYTES])
@@ -234,7 +202,7 @@ class _Rewrite(Handler, Generic[_Rewriting]):
 
 
 class CutVersions(_Rewrite[Rewriting]):
-    """Replaces the version ranges of an ApiVersions response by those that the gateway offers."""
+    """Replaces the version ranges of an ApiVersions response by the gateway's. A large one is forwarded."""
 
     __slots__ = ("forwards",)
 
@@ -243,11 +211,9 @@ class CutVersions(_Rewrite[Rewriting]):
         self.forwards = False
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Like `_Rewrite.feed`, but a response that is too large is forwarded unchanged."""
         return [chunk] if self.forwards else super().feed(chunk, last=last)
 
     def passes(self, _size: int) -> bool:
-        """Return whether bytes may be forwarded unchanged, because the response is too large to buffer."""
         return self.forwards
 
     def _too_large(self, chunk: bytes, _size: int) -> list[Buffer]:
@@ -280,11 +246,9 @@ class RewriteAddresses(_Rewrite[AddressRewriting]):
         self.awaits_brokers = frozenset()
 
     def end(self, _request: InFlight) -> bool:
-        """Return whether the client's response is complete. If false, the response waits for listeners."""
         return not self.awaits_brokers
 
     def opened(self) -> list[Buffer]:
-        """Return the response after it has waited for listeners. Brokers without a listener are left out."""
         return self._rewritten(waits=False)
 
     def _too_large(self, _chunk: bytes, size: int) -> list[Buffer]:
@@ -297,8 +261,7 @@ class RewriteAddresses(_Rewrite[AddressRewriting]):
     def _rewritten(self, *, waits: bool) -> list[Buffer]:
         """Return the response with the gateway's addresses. Return nothing if it must wait or is refused.
 
-        Args:
-            waits: whether the response may wait. If not, brokers without a listener are left out.
+        If it may not wait (`waits`), brokers without a listener are left out.
         """
         rewriting, frame = self._rewriting, b"".join(self._chunks)
         state = rewriting.state
@@ -342,16 +305,10 @@ def clamped(
     serves: bool = False,
     narrowed: api_versions.Ranges = api_versions.NO_RANGES,
 ) -> tuple[list[Buffer], api_versions.Features | None]:
-    """Return an ApiVersions response with the gateway's version ranges. Also return the broker's features.
+    """Return an ApiVersions response with the gateway's version ranges, and the broker's features.
 
     The features are None if the response is an error, or can't be parsed. In the latter case it is unchanged.
-
-    Args:
-        frame: the whole frame.
-        version: the version of the request.
-        rewrites: whether the gateway rewrites addresses in responses to this client.
-        serves: whether this client may have sessions with the gateway.
-        narrowed: see `Stage.versions`.
+    For the arguments see `api_versions.clamp`.
     """
     try:
         body, features = api_versions.clamp(
@@ -365,11 +322,7 @@ def clamped(
 def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve) -> tuple[bytes, bytes]:
     """Return header and body of a response, with the gateway's addresses in place of brokers' addresses.
 
-    Args:
-        frame: the whole frame.
-        api_key: the API key of the request, one of `addresses.REWRITTEN`.
-        version: the version of the request.
-        resolve: returns the address of a broker for clients.
+    The API is one of `addresses.REWRITTEN`.
 
     Raises:
         ProtocolError: the response does not match the version.
@@ -388,17 +341,11 @@ def _head(frame: bytes, body_at: int, body: bytes) -> bytes:
 
 
 def _nowhere(_node_id: int, _host: str, _port: int, /) -> None:
-    """Return None: for this resolver, no broker has an address for clients."""
+    """No broker has an address for clients."""
 
 
 def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], resolve: Resolve) -> bytes:
-    """Return the tags of a response's body, with the gateway's addresses in the tag NodeEndpoints (KIP-951).
-
-    Args:
-        tags: the tag buffer as received.
-        spans: the spans of the payloads in the tag buffer.
-        resolve: returns the address of a broker for clients.
-    """
+    """Return the tags of a response's body, with the gateway's addresses in NodeEndpoints (KIP-951)."""
     if not spans or spans[0][0] != NODE_ENDPOINTS_TAG:
         return tags
     _, start, end = spans[0]
