@@ -296,7 +296,7 @@ class FetchSessionHandler:
         return True
 
     def find_rotation(self, fetch: FetchRequest, delta: Delta) -> Rotation | None:
-        """Return a `Rotation` for the next fetches. None if this one is not one, or has several topics.
+        """Return a `Rotation` for the next fetches, or None if this fetch is none or has several topics.
 
         Call this after the fetch has been applied to the table. If the fetch does not rotate the table's rows
         but the list of the previous fetch, the rows are first put into the order of the fetch.
