@@ -26,8 +26,8 @@ UNDERSTOOD: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.FETCH): (0, MAX_VERSION),
     int(ApiKey.API_VERSIONS): (0, _LAST_VERSION),
 }
-"""API key -> the lowest and highest version that clients are offered, for the API keys that the gateway reads
-in any mode (for acks and sessions). All other API keys are forwarded unread, at any version. Client and
+"""By API key: the lowest and highest version that clients are offered, for the API keys that the gateway
+reads in any mode (for acks and sessions). All other API keys are forwarded unread, at any version. Client and
 broker must not agree on a higher version (fetch-semantics, trap 5). Fetch v0 to v3 are forwarded unread,
 too."""
 REWRITABLE: Final[dict[int, tuple[int, int]]] = UNDERSTOOD | CONFINED
@@ -44,10 +44,7 @@ _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """The features of a broker, from its version ranges.
-
-    A version is -1 if the broker does not support the API.
-    """
+    """The features of a broker, from its version ranges. A version is -1 if the API is not supported."""
 
     fetch_max: int
     offset_fetch_max: int
@@ -199,10 +196,9 @@ def _text(value: bytes | None) -> str:
 
 
 def refusal(correlation_id: bytes) -> bytes:
-    """Build the response of a broker that does not support the requested version of ApiVersions.
+    """Return the frame of a broker that does not support the requested version of ApiVersions.
 
-    The result is a complete frame with its length. It has the form of v0, error 35, and only the API key of
-    ApiVersions.
+    It has the form of v0, error 35, and only the API key of ApiVersions.
     """
     # One element, for this key, as brokers from 2.4 on send it (KIP-511; fetch-semantics, trap 31).
     own = _VERSION_RANGE.pack(ApiKey.API_VERSIONS, 0, _LAST_VERSION)
@@ -211,5 +207,5 @@ def refusal(correlation_id: bytes) -> bytes:
 
 
 def request(correlation_id: int, client_id: bytes) -> bytes:
-    """Build a complete frame of an ApiVersions request v0, which brokers from 0.10 on understand."""
+    """Return the frame of an ApiVersions request v0, which brokers from 0.10 on understand."""
     return messages.request(API_VERSIONS_REQUEST, ApiKey.API_VERSIONS, 0, correlation_id, client_id)

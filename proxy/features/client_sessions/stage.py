@@ -93,7 +93,7 @@ class ClientSessions(Stage):
         self._state = state
         self._broker = state.broker
         self._context: FetchContext | None = None
-        """The context of the fetch in work, from `before_fetch` to `around_fetch`. None if it is forwarded
+        """The context of the fetch that is being processed, up to `around_fetch`. None if it is forwarded
         unchanged."""
         self._made: FetchSession | None = None
         """The session that the gateway last gave to the client. None if the client got none, or one from the

@@ -38,15 +38,15 @@ TIMEOUTS_MS: Final = {
     "kafka-python": 30_000,
     "kafka-ts": 60_000,
 }
-"""The default time-outs of requests, by a part of the name of the client's software (KIP-511), in ms:
+"""The default time-outs of requests, by a part of the name of the client's software (KIP-511):
 request.timeout.ms, socket.timeout.ms, Net.ReadTimeout, request_timeout_ms, requestTimeout."""
 OVERHEADS_MS: Final = {"kgo": 10_000, "franz-go": 10_000}
 """The same for software whose time-out begins after max_wait_ms: RequestTimeoutOverhead."""
 PART: Final = 3
 """A fetch waits for at most this part of a time-out: a third."""
 PAUSE_SECONDS: Final = 5.0
-"""How long the fetches of a client are not raised after a response has told it that a leader has moved, in
-seconds. Clients wait up to 2 s before they look for the new leader (Sarama's Consumer.Retry.Backoff)."""
+"""How long the fetches of a client are not raised after a response has told it that a leader has moved.
+Clients wait up to 2 s before they look for the new leader (Sarama's Consumer.Retry.Backoff)."""
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _FETCH: Final = int(ApiKey.FETCH)
 _JOIN_GROUP: Final = int(ApiKey.JOIN_GROUP)
@@ -67,14 +67,13 @@ _NONE: Final[Mapping[str, int]] = {}
 
 
 class FloorsPause:
-    """The connections of one client, and the time until which none of its fetches is raised."""
+    """The connections of one client, and the time in seconds until which none of its fetches is raised."""
 
     __slots__ = ("__weakref__", "stages", "until")
 
     def __init__(self) -> None:
         self.stages: set[FetchFloorsStage] = set()
         self.until = 0.0
-        """The end of the pause, in seconds."""
 
     def begin(self, now: float) -> None:
         """Begin a pause, or prolong it."""
@@ -84,11 +83,9 @@ class FloorsPause:
 
 
 class FetchFloors:
-    """The floors by client id. All connections of a process share this object.
+    """The floors by client id: the smallest min_bytes and max_wait_ms of a fetch. A process has one.
 
-    Args:
-        min_bytes: the smallest min_bytes of a fetch. The entry "" is for all other clients. 0 means none.
-        max_wait_ms: the smallest max_wait_ms of a fetch. The entries are as in `min_bytes`.
+    The entry "" is for all other clients. 0 means none.
     """
 
     __slots__ = ("max_wait_ms", "min_bytes", "pauses")
@@ -104,12 +101,7 @@ class FetchFloors:
 
 
 class FetchFloorsStage(Stage):
-    """Raises min_bytes and max_wait_ms in the fetches of one client.
-
-    Args:
-        floors: the floors of each client id. A reload may change them.
-        state: the state of the connection.
-    """
+    """Raises min_bytes and max_wait_ms in the fetches of one client."""
 
     __slots__ = (
         "_floors",
@@ -127,8 +119,8 @@ class FetchFloorsStage(Stage):
         self._software: str | None = None
         """The name of the client's software. None if the client has not told it on this connection."""
         self._session_ms: int | None = None
-        """The session timeout of the client's group, in ms, if the client sends its heartbeats on this
-        connection. 0 if it is not known. None without heartbeats here."""
+        """The session timeout of the client's group, if the client sends its heartbeats on this connection. 0
+        if it is not known. None without heartbeats here."""
         self._partition_bytes = 0
         """The smallest partition_max_bytes in the fetches so far. 0 before the first one."""
         self._pause: FloorsPause | None = None
@@ -137,7 +129,6 @@ class FetchFloorsStage(Stage):
         """Whether the last fetch was not raised because of a pause, or the next one will not be."""
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """Read the name of the client's software, and the session timeout of its group."""
         if api_key == _API_VERSIONS and len(data) >= size and size < READ_WITHIN:
             with suppress(ProtocolError):
                 _, software = read_client_names(data, version)
@@ -152,16 +143,11 @@ class FetchFloorsStage(Stage):
         return data
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
-        """Return the fetch with min_bytes and max_wait_ms of at least the client's floors.
-
-        A fetch that asks for a response at once is not changed. Neither are fetches of kafka-go, those in a
-        pause, and those of members of cooperative groups, which get only some of the records that the broker
-        counts.
-        """
         client_id = self._state.client_id
         least, longest = (
             of_client(floors, client_id) for floors in (self._floors.min_bytes, self._floors.max_wait_ms)
         )
+        # A client that gets a part of partitions gets only some of the records that the broker counts.
         if not (least or longest) or self._state.gets_part:
             return fetch
         if least > fetch.min_bytes:
@@ -176,13 +162,12 @@ class FetchFloorsStage(Stage):
         return fetch.with_limits(max_wait_ms=wait_ms, min_bytes=min_bytes)
 
     def on_fetched(self, fetching: FetchHandler) -> None:
-        """Begin a pause if the response says that the leader of a partition has moved."""
         walk = fetching.response.walk
         if self._pause is not None and walk is not None and walk.moved:
             self._pause.begin(self._state.now)
 
     def repeats(self, api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
-        """Return False for fetches in a pause, because later ones are raised again."""
+        # Fetches after a pause are raised again.
         return not (self._paused and api_key == _FETCH)
 
     def pause(self) -> None:
@@ -191,13 +176,11 @@ class FetchFloorsStage(Stage):
         self._forget()
 
     def end(self) -> None:
-        """Leave the connections of the client."""
         if self._pause is not None:
             self._pause.stages.discard(self)
             self._pause = None
 
     def _is_paused(self) -> bool:
-        """Return whether the next fetch is not raised because of a pause."""
         state = self._state
         if self._pause is None:
             who = state.host, state.client_id
@@ -237,19 +220,15 @@ class FetchFloorsStage(Stage):
 def raised(
     fetch: FetchRequest, min_bytes: int, max_wait_ms: int, partition_bytes: int, version: int | None = None
 ) -> tuple[int, int]:
-    """Return max_wait_ms and min_bytes of a fetch, raised to these floors.
+    """Return max_wait_ms and min_bytes of a consumer's fetch, raised to these floors.
 
     A fetch that asks for a response at once keeps its own values, and so does a fetch of kafka-go. min_bytes
     is not raised if the fetch waits for longer than `MAX_WAIT_MS`, because its records would be later still.
+    It is raised to max_bytes of the fetch at most (KIP-74).
 
-    Args:
-        fetch: a consumer's fetch.
-        min_bytes: the floor of min_bytes. It is lowered to max_bytes of the fetch (KIP-74).
-        max_wait_ms: the floor of max_wait_ms.
-        partition_bytes: the smallest partition_max_bytes of the client. A broker counts at most
-            partition_max_bytes of a partition. If min_bytes were more, a client that catches up with one
-            partition would always wait for max_wait_ms.
-        version: the version of the client's fetch, if `fetch` has another one.
+    A broker counts at most partition_max_bytes of a partition. If min_bytes were more, a client that catches
+    up with one partition would always wait for max_wait_ms. So `partition_bytes` is the smallest one of the
+    client. `version` is that of the client's fetch, if `fetch` has another one.
     """
     wait_ms, least = fetch.max_wait_ms, fetch.min_bytes
     if wait_ms <= 0 or least <= 0 or _is_kafka_go(fetch, version or fetch.layout.version):
@@ -263,11 +242,8 @@ def raised(
 def smallest_partition(fetch: FetchRequest, before: int) -> int:
     """Return the smallest partition_max_bytes of a client, or 0 if no fetch has listed a partition yet.
 
-    In the client's own session, a fetch does not list all its partitions. So all fetches count.
-
-    Args:
-        fetch: the client's fetch.
-        before: the smallest one of the fetches before, or 0.
+    In the client's own session, a fetch does not list all its partitions. So all fetches count: `before` is
+    the smallest one of the fetches before, or 0.
     """
     listing = fetch.listing
     if listing is None or not len(listing):
@@ -298,12 +274,7 @@ def of_client(by_client: Mapping[str, int], client_id: str) -> int:
 
 
 def _session_timeout(frame: bytes, version: int) -> int:
-    """Return the session timeout in a JoinGroup request, in ms, or 0 if it can't be read.
-
-    Args:
-        frame: the request, or its first bytes.
-        version: the version of the request.
-    """
+    """Return the session timeout in a JoinGroup request, or its first bytes, in ms. 0 if it can't be read."""
     try:
         _, _, _, _, at = request_header(frame, LENGTH_BYTES)
         read_name = read_compact_string if is_flexible(_JOIN_GROUP, version) else read_string

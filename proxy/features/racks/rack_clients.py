@@ -28,12 +28,12 @@ from proxy.protocol.primitives import Buffer, ProtocolError
 from proxy.protocol.replicas import FIRST_VERSION
 
 UNKNOWN_EPOCHS: Final = 3
-"""The number of errors UNKNOWN_LEADER_EPOCH in a row after which a client is sent to the leader. A follower
-that has not heard of a new leader yet says so once or twice."""
+"""After this many errors UNKNOWN_LEADER_EPOCH in a row a client is sent to the leader. A follower that has
+not heard of a new leader yet says so once or twice."""
 _METADATA: Final = int(ApiKey.METADATA)
 _FETCH: Final = int(ApiKey.FETCH)
 _MAX_HEADER: Final = 1 << 16
-"""The maximum number of bytes of a request that are kept until its client id has arrived."""
+"""How many bytes of a request are kept until its client id has arrived."""
 _OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _UNKNOWN_EPOCH: Final = int(ErrorCode.UNKNOWN_LEADER_EPOCH)
@@ -41,9 +41,7 @@ _REFUSALS: Final = frozenset({_OUT_OF_RANGE, 3, _NOT_LEADER, 9, 56, 78, 100, 103
 """The errors with which a follower does not serve what the leader may serve: OFFSET_OUT_OF_RANGE,
 UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, REPLICA_NOT_AVAILABLE, KAFKA_STORAGE_ERROR,
 OFFSET_NOT_AVAILABLE, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID; and UNKNOWN_LEADER_EPOCH.
-
-FENCED_LEADER_EPOCH is not one of them: the client's epoch is an old one, so it asks for Metadata anyway.
-"""
+FENCED_LEADER_EPOCH is not one of them: the client's epoch is an old one, so it asks for Metadata anyway."""
 _NO_HINT: Final = (-1).to_bytes(4, signed=True) * 2
 """The node id and epoch of no leader, which clients ignore (KIP-951)."""
 
@@ -52,15 +50,7 @@ Edit: TypeAlias = tuple[int, bytes]
 
 
 class NameReplicas(Over):
-    """Names replicas in the client's Metadata response, which another handler has made.
-
-    Args:
-        inner: makes the client's response, and returns it as a whole.
-        shared: what the connections of the process share.
-        state: the state of the connection.
-        client_id: the client's id.
-        version: the version of the request.
-    """
+    """Names replicas in the client's Metadata response, which `inner` has made and returns as a whole."""
 
     __slots__ = ("_client_id", "_shared", "_state", "_version")
 
@@ -74,15 +64,12 @@ class NameReplicas(Over):
         self._version = version
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now."""
         return self._named(self._inner.feed(chunk, last=last))
 
     def opened(self) -> list[Buffer]:
-        """Return the client's response after it has waited for listeners."""
         return self._named(self._inner.opened())
 
     def passes(self, _size: int) -> bool:
-        """Return False, because the response is changed as a whole."""
         return False
 
     def _named(self, pieces: list[Buffer]) -> list[Buffer]:
@@ -103,11 +90,6 @@ class FromReplica(Around):
 
     A follower may answer with an error that the leader would not give. Some clients would begin at another
     offset then. They get NOT_LEADER_OR_FOLLOWER instead, and ask the leader.
-
-    Args:
-        stage: the stage of the connection.
-        inner: makes the response.
-        fetching: the fetch, which is the innermost handler.
     """
 
     __slots__ = (
@@ -129,9 +111,9 @@ class FromReplica(Around):
         self._pieces: list[Buffer] = []
         """The beginning of an entry whose rest has not come."""
         self._size = 0
-        """The size of `_pieces` in bytes."""
+        """Of `_pieces`, in bytes."""
         self._sent = 0
-        """The number of the client's bytes that were returned so far."""
+        """How many of the client's bytes were returned so far."""
         self._told = self._hinted = 0
         """The numbers of errors, and of newer leaders, that were seen so far."""
         self._leaves: bool | None = None
@@ -145,7 +127,6 @@ class FromReplica(Around):
         return self._size + self._whole_size
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now."""
         if self._leaves is None:
             self._leaves = bool(self._stage.leaving)
         pieces = self._fed(chunk, last=last)
@@ -205,10 +186,7 @@ class FromReplica(Around):
     def _without_errors(
         self, pieces: list[Buffer], response: Walked | Kept, walk: FetchResponseWalk, *, last: bool
     ) -> list[Buffer]:
-        """Replace errors in the next bytes.
-
-        The beginning of an entry is kept until its rest comes.
-        """
+        """Replace errors in the next bytes. The beginning of an entry is kept until its rest comes."""
         if isinstance(response, Kept):
             if not (last and walk.errors):
                 return pieces
@@ -232,11 +210,9 @@ class FromReplica(Around):
         return [data[:ready]] if ready else []
 
     def end(self, request: InFlight) -> bool:
-        """See `Handler.end`."""
         return self._inner.end(request)
 
     def passes(self, size: int) -> bool:
-        """Return whether the next bytes are only records, so that they may be forwarded unchanged."""
         if self._leaves or self._pieces or not self._inner.passes(size):
             return False
         self._sent += size
@@ -246,10 +222,7 @@ class FromReplica(Around):
 class RackClientsStage(Stage):
     """Handles one connection of a client for which replicas are named.
 
-    Args:
-        shared: what the connections of the process share.
-        node_id: returns the node id of the broker, or None while it is unknown.
-        state: the state of the connection.
+    `node_id` returns the node id of the broker, or None while it is unknown.
     """
 
     __slots__ = (
@@ -278,19 +251,19 @@ class RackClientsStage(Stage):
         self._node_id = node_id
         self._state = state
         self._client_id = ""
-        """The client id in the Metadata request that is being processed."""
+        """That of the Metadata request that is being processed."""
         self.follower = Follower(shared, node_id, state)
         """The broker, if it is in the rack."""
         self._sent_away = SentAway(shared, state)
         self._alarm: Callable[[float], None] = lambda _: None
         self._ask_at = 0.0
-        """The time from which on the broker may be asked for Metadata, in seconds."""
+        """When the broker may be asked for Metadata again, in seconds."""
         self._listed: tuple[Topics, bytes] | None = None
         """The topics, and the numbers of the partitions, of the last fetch without a session."""
         self._reading: dict[bytes, set[int]] = {}
         """The partitions that the client reads here, by the topic's key in fetches."""
         self._changes = -1
-        """The value of `RackLeaders.changes` when these partitions were last looked up."""
+        """`RackLeaders.changes` when these partitions were last looked up."""
         self._followed = False
         """Whether another broker leads one of them, or none is known to lead it."""
         self.leaving: set[Place] = set()
@@ -301,16 +274,15 @@ class RackClientsStage(Stage):
         self._told_until = inf
         """When that is done again with those which the client still reads here, in seconds."""
         self._unknown_epochs: dict[Place, int] = {}
-        """The number of errors UNKNOWN_LEADER_EPOCH in a row."""
+        """How many errors UNKNOWN_LEADER_EPOCH came in a row."""
         shared.add(self)
 
     # Metadata
 
     def on_request(self, data: bytes, size: int, api_key: int, _version: int) -> bytes | None:
-        """Read the client id of a Metadata request. Not all clients send another request before it."""
         if self._shared.racks.is_here(self._node_id()):
             self.follower.asked(api_key, may_fail=self._is_named(data))
-        if api_key == _METADATA:
+        if api_key == _METADATA:  # not all clients send another request before it
             self._client_id = ""
             with suppress(ProtocolError):
                 self._client_id = readable(request_header(data, LENGTH_BYTES)[3])
@@ -323,16 +295,12 @@ class RackClientsStage(Stage):
         return data
 
     def _is_named(self, data: bytes) -> bool:
-        """Return whether replicas are named for the client of a request."""
         with suppress(ProtocolError):
             return self._shared.names_for(readable(request_header(data, LENGTH_BYTES)[3]))
         return False
 
     def around(self, request: InFlight) -> Handler:
-        """Return a handler that names replicas, if the request is for Metadata.
-
-        Members of cooperative groups get none: what they share needs the high watermark of one broker.
-        """
+        # Not for a client that gets a part of partitions: the part needs the high watermark of one broker.
         if (
             request.api_key != _METADATA
             or not FIRST_VERSION <= request.version <= LAST_VERSION
@@ -343,7 +311,6 @@ class RackClientsStage(Stage):
         return NameReplicas(request.handler, self._shared, self._state, self._client_id, request.version)
 
     def repeats(self, api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
-        """Return whether the next request is handled like the last one."""
         if api_key == _FETCH:
             return not (self.leaving or self._unknown_epochs or self.follower.early)
         return api_key != _METADATA
@@ -363,17 +330,13 @@ class RackClientsStage(Stage):
         )
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
-        """Return the handler of a fetch. New leaders are not followed: Metadata leads the client."""
         if not self._reads_here:
             return request.handler
+        # New leaders are not followed: Metadata leads the client.
         fetching.follows, fetching.noted = False, _REFUSALS
         return FromReplica(self, request.handler, fetching)
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
-        """Look whether the broker is in sync.
-
-        If it is not, the fetch is answered at once, with few records, so that the client leaves soon.
-        """
         if not self._reads_here:
             return fetch
         self._list(fetch)
@@ -383,6 +346,7 @@ class RackClientsStage(Stage):
             self._look_up()
         if self._followed and self._state.now >= self._ask_at:
             self._ask(fetch)
+        # The response comes at once, with few records, so that the client leaves soon.
         return fetch.with_limits(max_wait_ms=0, max_bytes=1) if self.leaving else fetch
 
     def _list(self, fetch: FetchRequest) -> None:
@@ -487,36 +451,30 @@ class RackClientsStage(Stage):
         self.follower.ask(fetch, topics, self._shared.learn)
 
     def forget(self) -> None:
-        """Decide anew about the next fetch."""
         self._state.plans.forget_fetch()
 
     # The connection
 
     def hurry(self, now: float) -> None:
-        """See `Follower.hurry`."""
         self.follower.hurry(now)
 
     def attach(self, _wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
-        """Attach the I/O shell."""
         self._alarm = alarm
         self.follower.attach(alarm)
 
     def tick(self, now: float) -> None:
-        """See `Follower.tick`. From time to time, the broker is asked before the next fetch."""
         self.follower.tick(now)
+        # From time to time, the broker is asked before the next fetch.
         if now >= self._told_until or (self._followed and now >= self._ask_at):
             self.forget()
 
     def release(self) -> None:
-        """See `Follower.release`."""
         self.follower.release()
 
     def lose(self) -> None:
-        """See `Follower.lose`."""
         self.follower.lose()
 
     def end(self) -> None:
-        """Forget the connection."""
         self.follower.end()
         self._shared.remove(self)
 
@@ -527,13 +485,7 @@ def not_leader(error: PartitionError) -> Edit:
 
 
 def _edited(data: bytes, begins: int, edits: Sequence[Edit]) -> bytes:
-    """Return bytes of a response with changes.
-
-    Args:
-        data: the bytes.
-        begins: their offset in the response.
-        edits: the changes.
-    """
+    """Return bytes of a response with changes. Their offset in the response is `begins`."""
     if not edits:
         return data
     changed = bytearray(data)
@@ -545,14 +497,7 @@ def _edited(data: bytes, begins: int, edits: Sequence[Edit]) -> bytes:
 def with_errors(
     frame: bytes, walk: FetchResponseWalk, places: set[Place], isolation_level: int
 ) -> tuple[bytes, set[Place]]:
-    """Return a response in which some partitions have an error, and which of them it has.
-
-    Args:
-        frame: the response.
-        walk: its parsed form.
-        places: the partitions.
-        isolation_level: that of the fetch.
-    """
+    """Return a response in which some partitions have an error, and which of them it has."""
     layout, found = walk.layout, set[Place]()
     spans: list[tuple[int, int, int]] = []
     for entry in walk.entries:

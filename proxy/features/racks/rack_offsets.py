@@ -201,7 +201,7 @@ class RackOffsetsStage(Stage):
         self._client_id = ""
         """That of the last request that was looked at."""
         self._asked: OffsetsRequest | None = None
-        """The request for offsets in work."""
+        """The request for offsets that is being processed."""
         self._fetches_as: tuple[str, str] | None = None
         """Client id and host, as which the connection counts as one that has fetched. None if it does not."""
         troubles.stages.add(self)

@@ -22,13 +22,7 @@ _FETCH: Final = int(ApiKey.FETCH)
 
 
 class Lower:
-    """Turns the response to a raised fetch back into v10, and counts the bytes that the client gets.
-
-    Args:
-        stage: the stage of the connection.
-        state: the state of the connection.
-        isolation_level: the isolation level of the fetch.
-    """
+    """Turns the response to a raised fetch back into v10, and counts the bytes that the client gets."""
 
     __slots__ = ("_response", "_stage", "_state")
 
@@ -39,11 +33,9 @@ class Lower:
 
     @property
     def buffered(self) -> int:
-        """How many bytes of the response are buffered."""
         return self._response.buffered
 
     def feed(self, pieces: list[Buffer]) -> list[Buffer]:
-        """Process the next bytes of the response. Return the client's bytes that are ready now."""
         buffered = self.buffered
         ready = self._response.feed(pieces)
         kept = sum(map(len, ready)) + self.buffered - buffered
@@ -54,13 +46,7 @@ class Lower:
 
 
 class Raised(Around):
-    """Ends the connection if the response to a raised fetch is not understood, so that it can't be lowered.
-
-    Args:
-        state: the state of the connection.
-        inner: makes the response.
-        fetching: the fetch, which is the innermost handler.
-    """
+    """Ends the connection if the response to a raised fetch is not understood: it can't be lowered."""
 
     __slots__ = ("_state",)
 
@@ -73,7 +59,6 @@ class Raised(Around):
         return 0
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now."""
         pieces = self._inner.feed(chunk, last=last)
         response = self._fetching.response
         cut_off = last and response.walk is not None and not response.walk.done
@@ -85,7 +70,6 @@ class Raised(Around):
         return pieces
 
     def end(self, request: InFlight) -> bool:
-        """See `Handler.end`."""
         return self._inner.end(request)
 
 
@@ -110,9 +94,9 @@ class RaiseFetch(Stage):
         self._may_raise = may_raise
         self._state = state
         self._template: FetchTemplate | None = None
-        """The template of the last raised fetch, to parse the next one faster."""
+        """Of the last raised fetch, to parse the next one faster."""
         self._raised: FetchRequest | None = None
-        """The raised fetch that is being processed, from `before_fetch` until `around_fetch`."""
+        """The raised fetch that is being processed, up to `around_fetch`."""
         self._has_raised = False
         """Whether any fetch was raised. Then all are, since leaders answer v11 without a rack like v10."""
         self.is_off = False
@@ -121,7 +105,6 @@ class RaiseFetch(Stage):
         no rack does this."""
 
     def before_fetch(self, frame: bytes, version: int, body: int) -> tuple[bytes, int] | None:
-        """Return a fetch of v10 as v11 if its broker may be a follower. Return others unchanged."""
         self._raised = None
         self._state.client_version = 0
         if version == RAISED and not self.is_off and self._may_raise():
@@ -149,7 +132,6 @@ class RaiseFetch(Stage):
         return fetch
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
-        """Return the handler of a raised fetch. Its response is lowered after all other stages."""
         fetch, self._raised = self._raised, None
         if fetch is None:
             return request.handler
@@ -158,7 +140,6 @@ class RaiseFetch(Stage):
         return Raised(self._state, request.handler, fetching)
 
     def repeats(self, api_key: int, version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
-        """Return False for fetches that are raised, or may have to be."""
         if api_key != _FETCH:
             return True
         return not (self._has_raised if version == RACK_VERSION else version == RAISED and self._may_raise())
