@@ -1,6 +1,7 @@
 """The import rules, folder by folder: see "Layout" in docs/developers/design.md."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 import proxy
 import replay
+from proxy.features.declared import FEATURES as DECLARED
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (
@@ -48,6 +50,12 @@ SANS_IO = (
 )
 """Folders that open no socket or file, and read no clock. From `proxy`, `replay` may import only folders in
 this list."""
+OF_REPLAY = {
+    *(f"proxy.features.cooperative.{name}" for name in ("batches", "key_hash", "murmur2", "plan")),
+    *(f"proxy.features.cooperative.{name}" for name in ("positions", "ranges")),
+    "proxy.features.limits.fetch_floors",
+}
+"""What `replay` uses of features."""
 WORLD = frozenset(
     {
         "asyncio",
@@ -180,6 +188,18 @@ def test_a_feature_is_named_in_its_folder_alone(module: str) -> None:
     assert not {name for name in _imports(PROXY[module]) for each in other if _within(name, each)}
 
 
+def test_the_base_names_no_option_of_a_feature() -> None:
+    """`fetchgate top` may: `Snapshot` takes what a gateway without the feature leaves out as 0 or empty."""
+    flags = "|".join(option.flag for each in DECLARED for option in each.options.declared())
+    base = PROXY.items() - {
+        item for item in PROXY.items() if _in(item[0], ("proxy.features", "proxy.dashboard"))
+    }
+
+    assert not [
+        module for module, path in base if re.search(rf"(?<![\w-])({flags})(?![\w-])", path.read_text())
+    ]
+
+
 def test_no_modules_import_each_other() -> None:
     arrows = {
         module: _imports(path) & MODULES.keys() - PACKAGES - {module} for module, path in MODULES.items()
@@ -199,6 +219,8 @@ def test_replay_uses_the_sans_io_half_of_proxy_alone() -> None:
         if name in PROXY and not _in(name, SANS_IO)
     }
     assert not wrong, wrong
+    used = {name for path in REPLAY.values() for name in _imports(path)}
+    assert {name for name in used & PROXY.keys() - PACKAGES if _within(name, "proxy.features")} == OF_REPLAY
 
 
 def test_a_packages_init_is_its_docstring() -> None:

@@ -143,7 +143,7 @@ def _event(event: RecentEvent) -> dict[str, Any]:
 
 def _tally(tally: Tally) -> dict[str, Any]:
     figures = _figures(tally)
-    del figures["produce_bytes"]  # with --rack, it is shown by zone
+    del figures["produce_bytes"]  # a feature shows it by zone
     return {"saved_bytes": saved_bytes(tally)} | figures
 
 
