@@ -71,7 +71,7 @@ class Files:
         os.close(self._file)
 
     def _begin(self) -> None:
-        old = sorted(self._directory.glob(PATTERN), key=_written_at)
+        old = sorted(self._directory.glob(PATTERN), key=lambda path: (_written_at(path), path.name))
         for path in old[: max(len(old) + 1 - self._most_files, 0)]:
             path.unlink(missing_ok=True)
         self._file, self._size = self._create(), 0

@@ -154,6 +154,21 @@ def test_files_of_earlier_runs_count_and_others_are_left_alone(tmp_path: Path) -
     assert rest == ["fetchgate-a.pcap", "notes.txt", "other.pcap"]
 
 
+def test_of_files_that_were_written_at_the_same_time_the_first_by_name_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of a file system advances every few milliseconds."""
+    kept = [tmp_path / f"fetchgate-{name}.pcap" for name in "cab"]
+    for path in kept:
+        path.write_bytes(b"x")
+        os.utime(path, (1, 1))
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(kept))
+
+    _files(tmp_path, most_files=3).close()
+
+    assert [path.name for path in kept if path.exists()] == ["fetchgate-c.pcap", "fetchgate-b.pcap"]
+
+
 def test_two_of_the_same_second_and_number_do_not_write_into_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
