@@ -60,6 +60,7 @@ units: $(STAMP)
 	$(PYTEST) -n 2 --hypothesis-profile check -m 'not (integration or clients or slow or nightly or soak)'
 
 test: programs lint  ## all that protects a user, with real brokers and Python clients: 10 minutes
+	@echo "Collecting the tests (about a minute without output) ..."
 	$(PYTEST) -n 4 --hypothesis-profile test -m 'not (clients or nightly or soak)'
 
 test-all: programs lint  ## all but `make clients` and `make soak`: 45 minutes, before a change is called done
@@ -81,6 +82,7 @@ pythons: $(STAMP)  ## the tests without brokers with each other Python from 3.11
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@echo "Checking types (up to four minutes the first time) ..."
 	$(BIN)/mypy
 
 programs: $(STAMP)

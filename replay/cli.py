@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from proxy.text.printable import printable
-from proxy.text.units import did_you_mean, switch, usage
+from proxy.text.units import did_you_mean, meant_choice, switch, usage
 from replay.environment import environment
 from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
@@ -72,7 +72,7 @@ class ReplayParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage in one line, and exit with code 2."""
-        self.exit(EXIT_USAGE, usage(self.prog, printable(message)))
+        self.exit(EXIT_USAGE, usage(self.prog, printable(message + meant_choice(message))))
 
     def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
         """Read the command line. A flag overrides the environment, and the environment overrides --config."""

@@ -54,7 +54,7 @@ def test_each_option_is_used() -> None:
 def test_each_live_option_is_in_the_file_of_the_unit_in_order() -> None:
     file = (ROOT / "tools" / "deploy" / "systemd" / "fetchgate.toml").read_text(encoding="utf-8")
     shown = re.findall(r"^#?(\w+) = ", file, re.MULTILINE)
-    assert shown == [option.name for option in OPTIONS if option.live]
+    assert shown == [option.name for option in OPTIONS if option.live], "tools/deploy/systemd/fetchgate.toml"
 
 
 def test_each_option_of_drive_is_used_or_says_how_to_play() -> None:

@@ -1,7 +1,6 @@
 """Parses the command line of ``fetchgate``."""
 
 import argparse
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -15,7 +14,7 @@ from proxy.command.exits import EXIT_USAGE
 from proxy.features.declared import FEATURES
 from proxy.text.options import Option, told_removed
 from proxy.text.printable import brief
-from proxy.text.units import did_you_mean, usage
+from proxy.text.units import did_you_mean, meant_choice, usage
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"
@@ -92,16 +91,11 @@ _OTHER_NAMES: Final = dict.fromkeys(
 """Option names of other Kafka programs. A suggestion by spelling would name a wrong option."""
 
 
-_NO_CHOICE: Final = re.compile(r"argument \w+: invalid choice: '(.*)' \(choose from (.*)\)")
-
-
 class _Parser(argparse.ArgumentParser):
     """An argument parser that prints an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        if found := _NO_CHOICE.match(message):
-            message += did_you_mean(found[1], found[2].replace("'", "").split(", "))
-        self.exit(EXIT_USAGE, usage(self.prog, message))
+        self.exit(EXIT_USAGE, usage(self.prog, message + meant_choice(message)))
 
 
 class _Joined(argparse.Action):
@@ -224,6 +218,7 @@ def _misspelt(command: str, unknown: list[str]) -> str:
     flags = ["--config", *(name for option in options for name in (option.flag, option.alias) if name)]
     if command == "proxy":
         flags += ["--check", "--gateways", "--show-config"]
+        flags += [f"--{name.replace('_', '-')}" for name in REMOVED if " " not in name]
     flag = unknown[0].partition("=")[0]
     if command == "proxy" and (
         told := told_removed(REMOVED, flag.removeprefix("--").replace("-", "_"), flag)

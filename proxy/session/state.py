@@ -171,6 +171,7 @@ AFTER_INCREMENTAL: Final = {
     # 71, 106: the broker still has the session; (id, 0) drops it and creates another. (fetch-semantics 3.2,
     # case 52)
     Says.SESSION_ERROR: (NextPair.RENEW, Action.RESEND_FULL),
+    # fetch-semantics, traps 6 and 11
     Says.OTHER_ERROR: (NextPair.RENEW, Action.RESEND_SESSIONLESS),
     # The delta was applied and the epoch advanced before the read. (fetch-semantics 2.8, case 48)
     Says.THROTTLED: (NextPair.NEXT, Action.EMPTY),

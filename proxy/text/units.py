@@ -19,6 +19,7 @@ _WITH_UNIT: Final = re.compile(r"0*([0-9]{1,18}(?:\.[0-9]{1,100})?) ?([a-z]+)")
 """A number has so few digits that `int` and `float` can hold what comes of it."""
 _PLAIN: Final = re.compile(r"0*([0-9]{1,18})(?:\.0+)?")
 """A whole number, possibly with zeros after the decimal point: TOML writes 1.5e9 as 1500000000.0."""
+_NO_CHOICE: Final = re.compile(r"argument \w+: invalid choice: '(.*)' \(choose from (.*)\)")
 _SWITCHES: Final = dict.fromkeys(("on", "true", "yes", "1"), "on") | dict.fromkeys(
     ("off", "false", "no", "0"), "off"
 )
@@ -109,6 +110,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = list(known)
     longer = [other for other in names if other.startswith(f"{name}-")]
     return "".join(f"; did you mean {close}?" for close in longer[:1] or get_close_matches(name, names, n=1))
+
+
+def meant_choice(message: str) -> str:
+    """Return what `did_you_mean` says of argparse's message about an invalid choice, else ""."""
+    found = _NO_CHOICE.match(message)
+    return did_you_mean(found[1], found[2].replace("'", "").split(", ")) if found else ""
 
 
 def usage(program: str, text: str) -> str:

@@ -169,6 +169,13 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
             ),
         ),
         (
+            ["proxy", "--worker", "2"],
+            (
+                "fetchgate proxy: unrecognized arguments: --worker 2; "
+                "did you mean --workers? See fetchgate proxy --help"
+            ),
+        ),
+        (
             ["proxy", "--bootstrap", "k:1", "--sesions", "off"],
             (
                 "fetchgate proxy: unrecognized arguments: --sesions off; "

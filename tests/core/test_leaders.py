@@ -27,7 +27,7 @@ from tests.examples import examples
 from tests.frames import entry, fetch, fetch_response, topic_id
 from tests.model.wire import NodeEndpoint, current_leader_tag, node_endpoints_tag
 from tests.playbook import Playbook, request, response
-from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, kio_decode, response_class
+from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, kio_decode, message_class
 
 VERSIONS: Final = range(10, 14)
 OLD: Final = {0: (1, 4), 1: (2, 7)}
@@ -427,7 +427,7 @@ def test_what_is_kept_is_bounded(history: list[Any], most: int) -> None:
 
 
 def test_kio_reads_what_was_brought_up_to_date() -> None:
-    after = kio_decode(response_class(3, 13), knows().bring_up_to_date(body(13, OLD), 13, 1.0))
+    after = kio_decode(message_class(3, 13), knows().bring_up_to_date(body(13, OLD), 13, 1.0))
     first = after.topics[0].partitions[0]
     assert (first.leader_id, first.leader_epoch) == (2, 5)
 

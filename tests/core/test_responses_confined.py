@@ -14,7 +14,7 @@ from proxy.protocol.api import ApiKey, is_flexible
 from proxy.protocol.schemas import CONFINED, REWRITTEN
 from tests.examples import examples
 from tests.playbook import Playbook, api_versions, request, response
-from tests.protocol.kio_messages import encode, messages, response_class
+from tests.protocol.kio_messages import encode, message_class, messages
 
 DIRECT: Final = (b"broker-1.example", b"h" * 130)
 """Host names in the generated messages. They are long enough to be found reliably in other bytes."""
@@ -91,7 +91,7 @@ def test_no_direct_address_reaches_a_client(api_key: int, version: int) -> None:
     """A response that is cut at any place or has an extra byte is rewritten, or the connection ends."""
 
     @examples(4)
-    @given(messages(response_class(api_key, version)), st.data())
+    @given(messages(message_class(api_key, version)), st.data())
     def check(message: Any, data: st.DataObject) -> None:
         body = encode(message)
         cut = body[: data.draw(st.integers(0, len(body)))]

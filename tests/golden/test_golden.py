@@ -17,7 +17,9 @@ def assert_kept(texts: Mapping[Path, str]) -> None:
     """Compare texts with the files that have them. The order of fields in JSON does not matter."""
     for path, text in texts.items():
         read = json.loads if path.suffix == ".json" else str
-        assert read(text) == read(path.read_text()), path.name
+        assert read(text) == read(path.read_text()), (
+            f"if this is intended: python -m tests.golden {path.name}"
+        )
 
 
 def test_what_a_gateway_tells() -> None:

@@ -22,10 +22,19 @@ UNKNOWN_TAGS = ((100, b"\xab\xcd"), (300, b""))
 
 MODULES = {
     0: "produce",
+    2: "list_offsets",
     3: "metadata",
+    8: "offset_commit",
+    9: "offset_fetch",
     10: "find_coordinator",
+    11: "join_group",
+    12: "heartbeat",
     14: "sync_group",
     18: "api_versions",
+    21: "delete_records",
+    23: "offset_for_leader_epoch",
+    28: "txn_offset_commit",
+    32: "describe_configs",
     55: "describe_quorum",
     60: "describe_cluster",
     78: "share_fetch",
@@ -33,9 +42,9 @@ MODULES = {
 }
 
 
-def response_class(api_key: int, version: int) -> type[Any]:
-    module = importlib.import_module(f"kio.schema.{MODULES[api_key]}.v{version}.response")
-    name = "".join(word.title() for word in MODULES[api_key].split("_")) + "Response"
+def message_class(api_key: int, version: int, kind: str = "response") -> type[Any]:
+    module = importlib.import_module(f"kio.schema.{MODULES[api_key]}.v{version}.{kind}")
+    name = "".join(word.title() for word in [*MODULES[api_key].split("_"), kind])
     found: type[Any] = getattr(module, name)
     return found
 
@@ -75,10 +84,12 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int64": _signed(8),
     "uint16": st.integers(0, 0xFFFF),
     "string": st.text(max_size=6),
+    "bytes": st.binary(max_size=6),
     "records": st.binary(max_size=200),
     "uuid": st.none() | st.uuids(),
     "error_code": st.sampled_from(ErrorCode),
     "timedelta_i32": st.integers(0, 2**31 - 1).map(_milliseconds),
+    "timedelta_i64": st.integers(0, 2**40).map(_milliseconds),
     "datetime_i64": st.none() | st.integers(0, 2**40).map(_time),
 }
 
@@ -103,6 +114,8 @@ def _fields(cls: type[Any]) -> tuple["dataclasses.Field[Any]", ...]:
 
 
 def _values(field: "dataclasses.Field[Any]", hint: Any) -> st.SearchStrategy[Any]:
+    if isinstance(hint, types.UnionType) and get_origin(get_args(hint)[0]) is tuple:
+        return _values(field, get_args(hint)[0]) | st.none()
     if get_origin(hint) is tuple:
         return st.lists(_values(field, get_args(hint)[0]), max_size=3).map(tuple)
     if dataclasses.is_dataclass(hint):
@@ -112,7 +125,7 @@ def _values(field: "dataclasses.Field[Any]", hint: Any) -> st.SearchStrategy[Any
     values = _ADDRESSES.get(field.name, _VALUES[kind])
     if field.name == "port" and kind == "int32":
         values |= st.just(-1)
-    return values | st.none() if kind == "string" and isinstance(hint, types.UnionType) else values
+    return values | st.none() if kind in {"string", "bytes"} and isinstance(hint, types.UnionType) else values
 
 
 # --- bytes ----------------------------------------------------------------------------------------
@@ -122,11 +135,11 @@ def _uvarint(value: int) -> bytes:
     return bytes([value]) if value < 0x80 else bytes([value & 0x7F | 0x80]) + _uvarint(value >> 7)
 
 
-def _text(value: str | None, *, flexible: bool) -> bytes:
+def _sized(value: bytes | None, size: int, *, flexible: bool) -> bytes:
+    """Encode a string (`size` 2) or bytes (4), with the number of bytes before it."""
     if value is None:
-        return b"\0" if flexible else b"\xff\xff"
-    data = value.encode()
-    return (_uvarint(len(data) + 1) if flexible else len(data).to_bytes(2)) + data
+        return b"\0" if flexible else b"\xff" * size
+    return (_uvarint(len(value) + 1) if flexible else len(value).to_bytes(size)) + value
 
 
 _BYTES: dict[str, Callable[[Any], bytes]] = {
@@ -140,6 +153,7 @@ _BYTES: dict[str, Callable[[Any], bytes]] = {
     "uuid": lambda value: (value or uuid.UUID(int=0)).bytes,
     "error_code": lambda value: value.value.to_bytes(2, signed=True),
     "timedelta_i32": lambda value: (value // _milliseconds(1)).to_bytes(4),
+    "timedelta_i64": lambda value: (value // _milliseconds(1)).to_bytes(8),
     "datetime_i64": lambda value: (-1 if value is None else (value - _time(0)) // _milliseconds(1)).to_bytes(
         8, signed=True
     ),
@@ -171,5 +185,9 @@ def _value(
         return count + b"".join(_value(field, one, flexible=flexible, unknown=unknown) for one in value)
     if dataclasses.is_dataclass(value):
         return encode(value, unknown)
-    kind = field.metadata["kafka_type"]
-    return _text(value, flexible=flexible) if kind == "string" else _BYTES[kind](value)
+    kind = field.metadata.get("kafka_type")
+    if value is None and "tuple" in str(field.type):
+        return _sized(None, 4, flexible=flexible)
+    if kind == "string":
+        return _sized(None if value is None else value.encode(), 2, flexible=flexible)
+    return _sized(value, 4, flexible=flexible) if kind == "bytes" else _BYTES[kind](value)

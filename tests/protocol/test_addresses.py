@@ -29,8 +29,8 @@ from tests.protocol.kio_messages import (
     encode,
     kio_decode,
     kio_encode,
+    message_class,
     messages,
-    response_class,
 )
 
 OLDEST = {0: 3, 78: 1, 79: 1}
@@ -91,7 +91,7 @@ def test_the_client_reads_the_message_it_should(key: int, version: int) -> None:
 
     Messages of share groups are included.
     """
-    cls = response_class(key, version)
+    cls = message_class(key, version)
 
     @FEW
     @given(messages(cls))
@@ -106,7 +106,7 @@ def test_the_client_reads_the_message_it_should(key: int, version: int) -> None:
 @pytest.mark.parametrize(("key", "version"), ANSWERS)
 def test_unknown_tags_of_every_struct_stay(key: int, version: int) -> None:
     @FEW
-    @given(messages(response_class(key, version)))
+    @given(messages(message_class(key, version)))
     def check(message: Any) -> None:
         body = encode(message, UNKNOWN_TAGS)
         assert rewrite(key, version, body, identity) is body
@@ -125,7 +125,7 @@ def all_told(message: Any) -> bool:
 @pytest.mark.parametrize(("key", "version"), ANSWERS)
 def test_a_cut_response_is_refused_and_nothing_else_is_raised(key: int, version: int) -> None:
     @examples(3)
-    @given(messages(response_class(key, version)))
+    @given(messages(message_class(key, version)))
     def check(message: Any) -> None:
         body = encode(message, UNKNOWN_TAGS)
         whole = rewrite(key, version, body, gateway)
@@ -330,7 +330,7 @@ def test_live_produce_responses(exchange: dict[str, Any]) -> None:
         assert seen == []
         return
     [(node_id, host, port)] = seen
-    cls = response_class(0, version)
+    cls = message_class(0, version)
     before, told = kio_decode(cls, body), kio_decode(cls, after)
     assert [(one.node_id, one.host, one.port) for one in before.node_endpoints] == [(node_id, host, port)]
     assert [(one.node_id, one.host, one.port) for one in told.node_endpoints] == [

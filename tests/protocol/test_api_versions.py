@@ -30,8 +30,8 @@ from tests.protocol.kio_messages import (
     encode,
     kio_decode,
     kio_encode,
+    message_class,
     messages,
-    response_class,
 )
 
 VERSIONS = [0, 1, 2, 3, 4]
@@ -75,7 +75,7 @@ def expected(message: Any) -> Any:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_client_reads_the_message_it_should(version: int) -> None:
-    cls = response_class(18, version)
+    cls = message_class(18, version)
 
     @examples(40)
     @given(messages(cls).map(with_known_keys))
@@ -93,7 +93,7 @@ def test_the_client_reads_the_message_it_should(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_cut_response_is_refused(version: int) -> None:
     @examples(10)
-    @given(messages(response_class(18, version)))
+    @given(messages(message_class(18, version)))
     def check(message: Any) -> None:
         body = encode(message, UNKNOWN_TAGS)
         for size in range(len(body)):

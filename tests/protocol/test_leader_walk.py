@@ -12,7 +12,7 @@ from proxy.protocol.leader_requests import read_leaders
 from proxy.protocol.metadata import MAX_LEADERS, LeaderHint
 from proxy.protocol.primitives import ProtocolError
 from tests.examples import examples
-from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, messages, response_class
+from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, message_class, messages
 
 NAMING = [(0, 13), (78, 1), (78, 2), (79, 1), (79, 2)]
 
@@ -38,7 +38,7 @@ def test_all_leaders_are_found_and_unknown_tags_are_skipped(key: int, version: i
     """Case 66: all leaders are found, and unknown tags are skipped. A truncated response is refused."""
 
     @examples(30)
-    @given(messages(response_class(key, version)))
+    @given(messages(message_class(key, version)))
     def check(message: Any) -> None:
         body = encode(message, UNKNOWN_TAGS)
         assert read_leaders(key, version, body) == named(message)

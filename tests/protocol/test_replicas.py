@@ -15,7 +15,7 @@ from proxy.protocol.primitives import ProtocolError, TooMany
 from proxy.protocol.replicas import read_replicas, with_leaders
 from proxy.protocol.schemas import METADATA
 from tests.examples import examples
-from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, messages, response_class
+from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, message_class, messages
 from tests.protocol.replicas import VERSIONS, Part, body
 
 
@@ -77,7 +77,7 @@ def test_topics_with_an_error_are_left_out() -> None:
 @examples(20)
 @given(data=st.data())
 def test_any_response_is_read_as_the_schema_reads_it(version: int, data: st.DataObject) -> None:
-    message = data.draw(messages(response_class(3, version)))
+    message = data.draw(messages(message_class(3, version)))
     tags = data.draw(st.sampled_from([(), UNKNOWN_TAGS])) if version >= 9 else ()
     same_as_schema(encode(message, tags), version)
 

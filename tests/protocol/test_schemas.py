@@ -12,7 +12,7 @@ from proxy.protocol.messages import Struct, encode_fields, fields_at, read, stru
 from proxy.protocol.primitives import ProtocolError, UnknownVersion
 from proxy.protocol.schemas import ADDRESSED, CONFINED, REWRITTEN
 from tests.examples import examples
-from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, messages, response_class
+from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, message_class, messages
 
 VERSIONS = [
     pytest.param(key, version, id=f"{key}-v{version}")
@@ -35,27 +35,80 @@ def test_a_message_has_the_fields_of_its_version() -> None:
     assert names(4) == ["throttle_time_ms", "coordinators"]
 
 
+READ = {
+    "API_VERSIONS_REQUEST": (18, 3, 4),
+    "API_VERSIONS": (18, 0, 4),
+    "METADATA_REQUEST": (3, 1, 13),
+    "OFFSET_FOR_LEADER_EPOCH_REQUEST": (23, 2, 4),
+    "OFFSET_FOR_LEADER_EPOCH": (23, 2, 4),
+    "LIST_OFFSETS_REQUEST": (2, 1, 10),
+    "LIST_OFFSETS": (2, 1, 10),
+    "DELETE_RECORDS": (21, 0, 2),
+    "DESCRIBE_CONFIGS_REQUEST": (32, 1, 3),
+    "DESCRIBE_CONFIGS": (32, 1, 3),
+    "HEARTBEAT_REQUEST": (12, 0, 4),
+    "HEARTBEAT": (12, 0, 4),
+    "JOIN_GROUP_REQUEST": (11, 0, 9),
+    "JOIN_GROUP": (11, 0, 9),
+    "SYNC_GROUP_REQUEST": (14, 0, 5),
+    "SYNC_GROUP": (14, 0, 5),
+    "OFFSET_COMMIT_REQUEST": (8, 2, 9),
+    "OFFSET_COMMIT": (8, 2, 9),
+    "TXN_OFFSET_COMMIT_REQUEST": (28, 0, 5),
+    "TXN_OFFSET_COMMIT": (28, 0, 5),
+    "OFFSET_FETCH_REQUEST": (9, 1, 9),
+    "OFFSET_FETCH": (9, 1, 9),
+}
+"""The other messages: the API key, and the versions that are compared."""
+READ_VERSIONS = [
+    pytest.param(name, key, version, id=f"{name}-v{version}")
+    for name, (key, first, last) in READ.items()
+    for version in range(first, last + 1)
+]
+PARTS = {"NODE_ENDPOINTS", "SUBSCRIPTION", "OWNED_PARTITIONS", "ASSIGNMENT"}
+"""Schemas of parts of messages."""
+
+
+def test_each_schema_is_compared() -> None:
+    of_addressed = {message.schema for message in ADDRESSED.values()}
+    found = {
+        name
+        for name, schema in vars(schemas).items()
+        if name.isupper() and name[0] != "_" and isinstance(schema, str) and schema not in of_addressed
+    }
+
+    assert found == READ.keys() | PARTS
+
+
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
 def test_every_byte_of_a_message_is_read_and_written_again(key: int, version: int) -> None:
-    """Every byte of a message is read, and written again as the same byte.
-
-    For Produce this includes versions without addresses.
-    """
-    message_of, flexible = ADDRESSED[key], bool(is_flexible(key, version))
+    """For Produce this includes versions without addresses."""
+    message_of = ADDRESSED[key]
     if version < message_of.first and key == 55:
         return  # its schema has v2 alone
+    assert_same(message_of.schema, key, version, message_class(key, version))
+
+
+@pytest.mark.parametrize(("name", "key", "version"), READ_VERSIONS)
+def test_every_byte_of_other_messages_is_read_and_written_again(name: str, key: int, version: int) -> None:
+    kind = "request" if name.endswith("_REQUEST") else "response"
+    assert_same(getattr(schemas, name), key, version, message_class(key, version, kind))
+
+
+def assert_same(schema: str, key: int, version: int, of_kio: type[Any]) -> None:
+    """Compare what is read with what kio has written, in full and cut off."""
+    flexible = bool(is_flexible(key, version))
 
     @examples(20)
-    @given(messages(response_class(key, version)))
+    @given(messages(of_kio))
     def check(message: Any) -> None:
         body = encode(message, UNKNOWN_TAGS)
-        found = read(message_of.schema, key, version, body, 0)
-        written = encode_fields(fields_at(message_of.schema, version), found, flexible=flexible)
-        assert written == body
+        found = read(schema, key, version, body, 0)
+        assert encode_fields(fields_at(schema, version), found, flexible=flexible) == body
         assert all(struct.span[1] <= len(body) for struct, _ in structs(found))
         for size in range(len(body)):
             with pytest.raises(ProtocolError):
-                read(message_of.schema, key, version, body[:size], 0)
+                read(schema, key, version, body[:size], 0)
 
     check()
 

@@ -16,7 +16,7 @@ from proxy.features.cooperative.membership import (
 from proxy.features.cooperative.ranges import FULL
 from proxy.features.cooperative.slots import MAX_SLOTS, Seat
 from proxy.protocol.primitives import Malformed, ProtocolError
-from tests.protocol.kio_messages import kio_decode, response_class
+from tests.protocol.kio_messages import kio_decode, message_class
 
 SUBSCRIPTION = b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"
 """A consumer's subscription to topic t: version 0, without user data."""
@@ -89,5 +89,5 @@ def test_who_syncs_may_be_told_to_join_again(version: int) -> None:
     response = rejoin(len(request).to_bytes(4) + request)
     head = 4 + 4 + flexible
     assert int.from_bytes(response[:4]) == len(response) - 4
-    said = kio_decode(response_class(14, version), response[head:])
+    said = kio_decode(message_class(14, version), response[head:])
     assert (said.error_code, said.assignment) == (ErrorCode.rebalance_in_progress, b"")

@@ -205,6 +205,7 @@ def test_a_mistake_is_one_line(options: list[str], told: str, capsys: pytest.Cap
         (["measure", "none.pcap"], "none.pcap: no such file"),
         (["inspect", CAPTURE, "--jsn"], "--jsn; did you mean --json? See fetchgate replay inspect --help"),
         (["drive", CAPTURE, "--targt", "a:1", "--target", "b:2"], "--targt a:1; did you mean --target? See"),
+        (["mesure"], "did you mean measure? See fetchgate replay --help"),
         (["nonsense"], "invalid choice: 'nonsense'"),
         ([], "the following arguments are required: COMMAND"),
     ],
