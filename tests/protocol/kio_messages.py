@@ -185,7 +185,7 @@ def _value(
         return count + b"".join(_value(field, one, flexible=flexible, unknown=unknown) for one in value)
     if dataclasses.is_dataclass(value):
         return encode(value, unknown)
-    kind = field.metadata.get("kafka_type")
+    kind: str = field.metadata.get("kafka_type", "")
     if value is None and "tuple" in str(field.type):
         return _sized(None, 4, flexible=flexible)
     if kind == "string":
