@@ -305,7 +305,8 @@ def _to_do(
             if action == "gateway" and policy == "gateway" and rate.seconds < LEAST:
                 words = f"Probably {_within(words)} {SHORT}"
             elif alone >= worth and not own.number:
-                words += f" {_or_wait(client, rate.seconds, alone)}"
+                waiting = _settings(client, rate.seconds), percent(alone / whole)
+                words = _in_either_way(words, *waiting, free_first=rate.month(saved) is None)
     elif whole and beside_sessions >= _MIN_BYTES_PAYS * whole and main_reason(client["passed"]) in _MAY_WAIT:
         saved, action = beside_sessions, "fetch.min.bytes"
         first = _BEFORE_WAITING.get(main_reason(client["passed"]), "")
@@ -404,13 +405,17 @@ def _wait(client: ClientRow, rate: DailyRate, saved: int, *, zoned: bool) -> str
     )
 
 
-def _or_wait(client: ClientRow, captured: float, saved: int) -> str:
-    """Say, after other advice, what fetching more records in fewer fetches saves and costs."""
-    return (
-        f"Or raise {_settings(client, captured)}: that would save "
-        f"{percent(saved / actual_bytes(client['fetch']))} (modelled), and records come up to "
-        f"{1 / _WAITING:g} s later."
-    )
+def _in_either_way(by_gateway: str, settings_: str, saves: str, *, free_first: bool) -> str:
+    """Say what fetching more records in fewer fetches saves, beside a gateway.
+
+    Without prices the free way comes first, as in the report's conclusion.
+    """
+    later = f"{1 / _WAITING:g} s later"
+    if free_first:
+        wait = f"If records may come up to {later}, raise {settings_}: that would save {saves} (modelled)"
+        return f"{wait} and costs nothing. If not, {_within(by_gateway)}"
+    wait = f"Or raise {settings_}: that would save {saves} (modelled), and records come up to {later}"
+    return f"{by_gateway} {wait}."
 
 
 def _settings(client: ClientRow, captured: float) -> str:
