@@ -88,10 +88,7 @@ class Starving:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """The sort key of the report: partitions that starved longer come first.
-
-        Of partitions that starved equally long, the one that began to starve earlier comes first.
-        """
+        """The sort key of the report: the longest first, and of equally long ones the earliest."""
         return -self.partition.lasted / _SECOND, self.partition.since // 1000
 
 
@@ -119,7 +116,6 @@ class CountedConnection:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The order in the report: the most bytes first."""
         return -self.fetches.actual_bytes, (self.connection, self.client, self.broker)
 
 
@@ -170,8 +166,7 @@ class Collected:
     reasons: Counter[str] = field(default_factory=Counter)
     """How many connections were not read, by reason."""
     client_ids: set[str] = field(default_factory=set)
-    """The first client ids in alphabetical order, including those of connections whose fetches are not
-    counted."""
+    """The first client ids in alphabetical order, also of connections whose fetches are not counted."""
     names: dict[bytes, str] = field(default_factory=dict)
     """Names of topics, by id."""
     topics: dict[tuple[str, str], FetchReport] = field(default_factory=partial(defaultdict, sums.empty))
@@ -203,10 +198,8 @@ class Collected:
     """Use of slots by broker, computed from `sessions`."""
     zones: ZoneSums = field(default_factory=ZoneSums)
     _now: CountedConnection | None = None
-    """The connection whose groups are being added."""
 
     def add(self, group: Group) -> None:
-        """Add a group."""
         if self._now is None or self._now.connection != group["connection"]:
             self.finish()
             self._now = CountedConnection(
@@ -231,7 +224,6 @@ class Collected:
         self._now = None
 
     def merge(self, other: "Collected") -> None:
-        """Add the sums of other connections."""
         self.whole.merge(other.whole)
         for client, fetches in other.clients.items():
             self.clients[client].merge(fetches)
@@ -274,24 +266,19 @@ class Collected:
         self.zones.merge(other.zones)
 
     def largest(self) -> list[CountedConnection]:
-        """Return the `TOP` connections with the most bytes."""
         return nsmallest(TOP, self.connections, key=lambda one: one.rank)
 
     def stretches(self, *, filtered: bool = False) -> list[tuple[int, int]]:
         """Return the intervals in which packets were captured. Consecutive files form one interval.
 
-        Args:
-            filtered: whether to leave out files without any packet that the filter keeps.
+        With `filtered`, files without any packet that the filter keeps are left out.
         """
         files = [counts for counts in self.files.values() if counts.kept or not filtered]
         of_files = [stretch for counts in files for stretch in counts.stretches]
         return [(first, last) for first, last in joined_stretches(of_files, _BETWEEN_FILES)]
 
     def apart(self, stretches: Iterable[tuple[int, int]]) -> list[CaptureApart]:
-        """Divide intervals into captures that have no client's host in common.
-
-        Intervals without fetches are in none.
-        """
+        """Divide intervals with fetches into captures that have no client's host in common."""
         seen = [[one.first, one.last] for one in self.seen.values()]
         found: list[CaptureApart] = []
         for begin, end in joined_stretches([*map(list, stretches), *seen], 0):
@@ -308,16 +295,13 @@ class Collected:
         return found
 
     def on_loopback(self) -> bool:
-        """Return whether all clients with counted fetches are on loopback. False without any."""
         return bool(self.addresses) and all(host.startswith(_LOOPBACK) for host in self.addresses)
 
     def gateways(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Find gateways that were captured on both sides. NAT is none: see `copies`.
 
-        Returns:
-            The gateways, each under two addresses of the broker: the one on the clients' side and the one on
-            the brokers' side. For each gateway, the number of connections that count twice, and their fetch
-            bytes.
+        Return how many connections count twice, and their fetch bytes, by two addresses of the broker: the
+        one on the clients' side and the one on the brokers' side.
         """
         found: dict[tuple[str, str], tuple[int, int]] = {}
         for outer, inner in self._pairs():
@@ -382,7 +366,6 @@ class Collected:
         self.connections = self.largest()
 
     def _keep_longest(self) -> None:
-        """Keep the `WORST` partitions that starved longest, and any that starved as long as the last one."""
         if len(self.starving) > WORST:
             last = nsmallest(WORST, (one.rank for one in self.starving))[-1]
             self.starving = [one for one in self.starving if one.rank <= last]
@@ -476,7 +459,6 @@ class Collected:
 
 
 def _host(address: str) -> str:
-    """Return the host of host:port."""
     return address.rpartition(":")[0]
 
 
@@ -500,7 +482,6 @@ _NOTHING: Final = {**dict.fromkeys(SUMMED, 0), "count": 1}
 
 
 def _summed(table: pa.Table, chosen: pa.Array) -> Iterator[Group]:
-    """Yield groups of the rows that have no detail. A sum without values is 0."""
     figures = ("count", *SUMMED)
     rows = table.select([*GROUPED, *figures, _AT]).filter(chosen)
     sums = [(name, "sum") for name in figures]
@@ -512,7 +493,6 @@ def _summed(table: pa.Table, chosen: pa.Array) -> Iterator[Group]:
 
 
 def _detailed(table: pa.Table, chosen: pa.Array) -> Iterator[Group]:
-    """Yield a group for each row with a detail."""
     rows = table.select([*GROUPED, *CODECS, _AT]).filter(chosen)
     columns = [one.read(rows.column(name).combine_chunks()) for name, one in CODECS.items()]
     for row, *details in zip(rows.select([*GROUPED, _AT]).to_pylist(), *columns, strict=True):
@@ -534,11 +514,7 @@ def collect(groups: Iterable[Group]) -> Collected:
 
 
 def collect_part(groups: Iterable[Group], most: int) -> Iterator[list[tuple[str, CacheEvent]] | Collected]:
-    """Collect some of a table's groups.
-
-    Yields:
-        First the sessions of the connections, about `most` events at a time. Last, everything else.
-    """
+    """Collect groups of a table: yield their sessions, about `most` events at a time, and then the rest."""
     found = Collected()
     for group in groups:
         found.add(group)

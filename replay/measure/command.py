@@ -105,25 +105,16 @@ class UsageError(Exception):
 
 
 class NothingReadableError(Exception):
-    """No input can be read. The message gives the reason for each input, all in one line.
-
-    Args:
-        sources: the inputs.
-    """
+    """No input can be read. The message gives the reason for each input, all in one line."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         super().__init__("; ".join(printable(f"{source.name}: {source.problem}") for source in sources))
         self.code = EXIT_FAILED if any(source.unopened for source in sources) else EXIT_PARTLY
-        """The exit code. It is EXIT_FAILED if any file could not be opened or read. It is EXIT_PARTLY if the
-        files could be read, but are no captures."""
+        """EXIT_FAILED if a file could not be opened or read, EXIT_PARTLY if the files are no captures."""
 
 
 class NoRoomError(Exception):
-    """There is not enough memory to measure in this process.
-
-    Args:
-        memory: how many bytes of segments would have been allowed.
-    """
+    """The segments need more than `memory` bytes, so they can't be measured in this process."""
 
     def __init__(self, memory: int) -> None:
         super().__init__(
@@ -421,11 +412,6 @@ def _collected(work: Work, arguments: argparse.Namespace, console: Console) -> C
 
 
 def _on_spark(work: Work, arguments: argparse.Namespace, console: Console) -> Collected:
-    """Measure on Spark.
-
-    Raises:
-        NoSparkError: Spark is not installed.
-    """
     try:
         from replay.measure.spark.run import run_on_spark  # noqa: PLC0415 - slow to import, for large captures
     except ModuleNotFoundError as error:
@@ -446,11 +432,7 @@ def _on_spark(work: Work, arguments: argparse.Namespace, console: Console) -> Co
 
 
 def _here(work: Work, console: Console) -> Collected | None:
-    """Measure captures in this process, without Spark. Return None if they are left to Spark.
-
-    Raises:
-        NoRoomError: --in-process was given, and there is not enough memory.
-    """
+    """Measure captures in this process, without Spark. Return None if they are left to Spark."""
     began = time.monotonic()
     with console.status(f"measuring {size(work.size)}" if work.size else "measuring"):
         found = measure_here(work)
@@ -464,10 +446,7 @@ def _here(work: Work, console: Console) -> Collected | None:
 
 
 def _absent(found: Collected, result: Report) -> Iterator[str]:
-    """Yield a message for each chosen client or topic that is in no counted fetch.
-
-    The message lists clients or topics that the capture has, at most `_LISTED` of them.
-    """
+    """Yield a message for each chosen client or topic that is in no counted fetch."""
     clients = {row["client_id"] for row in result["by_client"]}
     topics = {row["topic"] for row in result["by_topic"]}
     filters = result["filters"]
@@ -581,11 +560,7 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
 
 
 def _check_prices(arguments: argparse.Namespace) -> None:
-    """Check that no sum would lack one of its parts.
-
-    Raises:
-        UsageError: an option needs another one.
-    """
+    """Check that no sum would lack one of its parts."""
     gb, sidecar = arguments.price_per_gb, arguments.sidecar_cost
     if arguments.currency and gb is None and sidecar is None and arguments.zone_price_per_gb is None:
         raise UsageError("--currency needs a price: --price-per-gb, --zone-price-per-gb or --sidecar-cost")
@@ -623,10 +598,7 @@ def _why_no_table(text: str) -> str | None:
 
 
 def _has_files(text: str) -> bool:
-    """Return whether a directory has files other than Spark's own.
-
-    Spark leaves files of its own beside a table, and when it is killed.
-    """
+    """Return whether there are files other than those that Spark leaves beside a table, or when killed."""
     return Path(text).is_dir() and any(not path.name.startswith(("_", ".")) for path in Path(text).iterdir())
 
 
@@ -644,13 +616,7 @@ def _readable(source: Source, scratch: str) -> Source:
 
 
 def _write(arguments: argparse.Namespace, result: Report) -> list[str]:
-    """Write the report to the files in the options, then print it.
-
-    If writing one file fails, the other files are still written.
-
-    Returns:
-        A line for each file that failed, and for standard output if that failed: the name and the cause.
-    """
+    """Write the report to the files in the options, then print it. Return a line for each that failed."""
     failed, written = [], []
     for option, file in _files(arguments).items():
         try:
@@ -714,8 +680,6 @@ def _members(text: str) -> int:
 
 
 def _rack(read: Callable[[str], _Named]) -> Callable[[str], _Named]:
-    """Return the type of an option that names a rack."""
-
     def of(text: str) -> _Named:
         try:
             return read(text)

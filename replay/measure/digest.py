@@ -1,7 +1,7 @@
 """Sums up a connection by topic, over time, by session and by limit. Sans-IO.
 
-These sums are in the column `summary` of the connection's row of the kind `connection`. The other rows do not
-show them. The size of the sums depends on the number of topics, not on the number of fetches.
+The sums are in the column `summary` of the connection's row of the kind `connection`. Their size depends on
+the number of topics, not on the number of fetches.
 """
 
 from collections import defaultdict
@@ -25,7 +25,6 @@ WIDTHS: Final = tuple(
 )
 """Widths of buckets, in ns. Each divides the next one, so timelines can be merged."""
 BUCKETS: Final = 120
-"""The maximum number of buckets in a timeline."""
 
 
 class BytesOfPeriod(NamedTuple):
@@ -48,8 +47,7 @@ class Timeline:
     width: int = WIDTHS[0]
     """The width of a bucket, in ns."""
     buckets: dict[int, list[int]] = field(default_factory=dict)
-    """The actual and the predicted bytes of each bucket. The key is the bucket's start time divided by the
-    width."""
+    """The actual and the predicted bytes of each bucket, by its start time divided by the width."""
 
     def __repr__(self) -> str:
         return f"<Timeline buckets={len(self.buckets)} width={self.width / _SECOND}s>"
@@ -66,14 +64,9 @@ class Timeline:
         bucket[1] += predicted
 
     def over_time(self) -> list[BytesOfPeriod]:
-        """Return the buckets in order."""
         return [BytesOfPeriod(number * self.width, *sizes) for number, sizes in sorted(self.buckets.items())]
 
     def merge(self, width: int, buckets: Iterable[BytesOfPeriod]) -> None:
-        """Add the bytes of another timeline.
-
-        If its buckets are wider, first widen the own buckets to `width`.
-        """
         if width > self.width:
             self._widen(width)
         for time, actual, predicted in buckets:
@@ -124,19 +117,16 @@ class Summary:
     limits: dict[int, VersionFigures] = field(default_factory=dict)
     """The figures of response limits, by Fetch version."""
     starved: list[Starved] = field(default_factory=list)
-    """The partitions that starved longest."""
     floors: dict[int, FloorFigures] = field(default_factory=dict)
     """What floors of min_bytes and max_wait_ms would save, by Fetch version. Empty without floors."""
     differing: int = 0
-    """How many responses changed their size: the response that the session has expanded is longer or shorter
-    than the captured one."""
+    """How many responses the session has expanded to another size than the captured one."""
     saved_by_other: int = 0
     """How many bytes the policy that was not chosen would have saved."""
     exchanges: int = 0
     """How many exchanges have both a request and a response."""
     sample: list[SampledExchange] = field(default_factory=list)
-    """A few exchanges, to recognise the same traffic on both sides of a gateway. Empty if the connection has
-    too few exchanges."""
+    """Some exchanges, to recognise the same traffic on both sides of a gateway. Empty if there are few."""
     zones: ZonesSeen | None = None
     """What the connection tells about zones. None if it tells nothing."""
 
@@ -147,13 +137,7 @@ _ELIGIBLE: Final = ("request_bytes", "response_bytes", "record_bytes")
 
 
 class Digest:
-    """Sums up the outcomes of one connection.
-
-    Args:
-        connection: its name.
-        max_fetch_bytes: see `LimitLog`.
-        floors: see `FloorLog`.
-    """
+    """Sums up the outcomes of one connection."""
 
     def __init__(self, connection: str, max_fetch_bytes: int = 0, floors: Floors = NO_FLOORS) -> None:
         self._connection = connection
@@ -171,7 +155,6 @@ class Digest:
         self.floors = FloorLog(floors)
 
     def add(self, outcome: Outcome) -> None:
-        """Add a counted fetch to the figures."""
         exchange = outcome.exchange
         actual = exchange.request_bytes + exchange.response_bytes
         through = outcome.session_request_bytes + outcome.session_response_bytes
@@ -182,10 +165,7 @@ class Digest:
         self.floors.add(outcome)
 
     def repeat(self, outcome: Outcome, request_times: Sequence[int], response_times: Sequence[int]) -> None:
-        """Add counted fetches with the same outcome, which went through the session and changed nothing.
-
-        Times are in ns since 1970.
-        """
+        """Add counted fetches with the same outcome, which changed nothing in the session. Times in ns."""
         exchange, times = outcome.exchange, len(request_times)
         actual = exchange.request_bytes + exchange.response_bytes
         predicted = outcome.session_request_bytes + outcome.session_response_bytes

@@ -1,8 +1,7 @@
 """How many fetches fewer there would be with floors of min_bytes and max_wait_ms. Sans-IO.
 
-``fetchgate proxy --fetch-min-bytes --fetch-max-wait`` raises these two in fetches, so that brokers gather
-records before they respond. What that would save is modelled (`replay.report.floors`): the records of a
-connection arrive evenly in its captured time.
+``fetchgate proxy --fetch-min-bytes --fetch-max-wait`` raises these two, so that brokers gather records. What
+that would save is modelled (`replay.report.floors`): records arrive evenly in the captured time.
 """
 
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ class FloorFigures:
     """What floors would save, modelled. In a `FloorLog`, for the fetches of one version."""
 
     fewer: int = 0
-    """How many fetches fewer there would be."""
     saved_bytes: int = 0
     """The bytes of these fetches and of their responses, without records, with sessions."""
     gathered_bytes: int = 0
@@ -43,10 +41,8 @@ class FloorFigures:
     later: int = 0
     """By how much records would come later: their bytes times ms."""
     later_at_most_ms: int = 0
-    """The longest time by which a record would come later, in ms."""
 
     def add(self, other: "FloorFigures") -> None:
-        """Add the figures of other fetches."""
         self.fewer += other.fewer
         self.saved_bytes += other.saved_bytes
         self.gathered_bytes += other.gathered_bytes
@@ -75,11 +71,7 @@ class _Fetches:
 
 
 class FloorLog:
-    """Adds up the fetches of one connection, and what floors would do to them.
-
-    Args:
-        floors: the floors.
-    """
+    """Adds up the fetches of one connection, and what floors would do to them."""
 
     __slots__ = ("_fetches", "_floors", "_partition_bytes")
 
@@ -116,11 +108,7 @@ class FloorLog:
         sums.min_bytes += times * max(after[1], 0)
 
     def by_version(self, lasted: int) -> dict[int, FloorFigures]:
-        """Return the figures by Fetch version.
-
-        Args:
-            lasted: the captured time of the connection, in ns.
-        """
+        """Return the figures by Fetch version. `lasted` is the captured time of the connection, in ns."""
         return {version: _figures(sums, lasted / _SECOND) for version, sums in self._fetches.items()}
 
 

@@ -35,13 +35,10 @@ _EVENTS: Final = 10_000
 
 
 def measure_here(work: Work) -> Collected | None:
-    """Measure captures without Spark.
+    """Measure captures without Spark, if they have at most `MOST` bytes before decompression.
 
-    Their size may be at most `MOST` bytes, before decompression. With `Work.memory`, any size is measured if
-    its segments fit into so many bytes.
-
-    Returns:
-        The figures of the report. None if Spark is needed (`why_spark` gives the reason).
+    With `Work.memory`, any size is measured if its segments fit into so many bytes. Return None if Spark is
+    needed (`why_spark` gives the reason).
 
     Raises:
         OSError: a file can no longer be read.
@@ -59,10 +56,7 @@ def measure_here(work: Work) -> Collected | None:
 
 
 def references(work: Work) -> list[pa.RecordBatch] | None:
-    """Read the segments, with references to their payload if possible.
-
-    Return None if all this has more bytes than may be in memory.
-    """
+    """Read the segments, with references to payload if possible. None if they need too much memory."""
     found, size, most = [], 0, _HELD if work.memory is None else work.memory
     for share in plan(work.sources, MOST):
         for batch in segments.read_references(share, work.keep, plain=work.choice.plain):
@@ -106,10 +100,7 @@ def collected(rows: Batches) -> Collected:
 
 
 def _of_topics(work: Work, choice: RowFilter, measured: Batches) -> Collected | None:
-    """Measure the fetches of some topics, from the rows of all fetches.
-
-    Return None if these rows have more bytes than may be in memory.
-    """
+    """Measure the fetches of some topics, from the rows of all. None if these need too much memory."""
     rows, size, most = [], 0, _HELD if work.memory is None else work.memory
     for batch in measured:
         size += batch.nbytes

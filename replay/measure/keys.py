@@ -30,8 +30,8 @@ _MOST_STRETCHES: Final = 256
 class Offsets:
     """The offsets of a partition that were counted, as ordered intervals.
 
-    Only a log that is compacted, or has transactions, has many intervals. If there are too many, the lowest
-    two are joined, and the gap between them then counts as counted.
+    Only a log that is compacted or has transactions has many. If there are too many, the lowest two are
+    joined, and the gap between them counts as counted.
     """
 
     __slots__ = ("_ends", "_starts")
@@ -49,7 +49,6 @@ class Offsets:
         return at >= 0 and end <= self._ends[at]
 
     def add(self, first: int, end: int) -> None:
-        """Add the offsets from `first` up to `end` (exclusive)."""
         starts, ends = self._starts, self._ends
         low, high = bisect_left(ends, first), bisect_right(starts, end)
         if low < high:
@@ -60,11 +59,7 @@ class Offsets:
 
 
 class KeyLog:
-    """Counts the records of one connection. A batch counts once, even if it is fetched again.
-
-    Args:
-        members: see `stretches`.
-    """
+    """Counts the records of one connection. A batch counts once, even if it is fetched again."""
 
     def __init__(self, members: int) -> None:
         self._split = stretches(members)
@@ -75,7 +70,6 @@ class KeyLog:
         return f"<KeyLog topics={len(self.delivered.topics)} groups={sorted(self.delivered.groups)}>"
 
     def add(self, outcome: Outcome) -> None:
-        """Add a fetch, with its response if there is one."""
         request, response = outcome.request, outcome.response
         if request is None or response is None:
             self.delivered.unread += outcome.exchange.response_bytes
@@ -105,10 +99,6 @@ class KeyLog:
             self._add_records(names[entry.key], entry.partition, memoryview(frame)[start:end])
 
     def _add_records(self, name: tuple[str, str], partition: int, records: memoryview) -> None:
-        """Add the records of a partition.
-
-        An incomplete batch at the end is skipped, because it is fetched again.
-        """
         counted = self._counted[*name, partition]
         at, size = 0, len(records)
         while at + MAGIC_AT < size:
@@ -121,7 +111,7 @@ class KeyLog:
                 self.delivered.unread += size - at
                 return
             end = at + header.size
-            if end > size:
+            if end > size:  # it is incomplete here, and is fetched again
                 return
             begins, ends = header.base_offset, header.last_offset + 1
             if header.has_keys and not counted.has(begins, ends):

@@ -1,9 +1,9 @@
 """How far responses exceed a response limit (KIP-74), and which partitions starve because of it. Sans-IO.
 
-A response limit is the max_bytes of a fetch. A broker reads partitions in order until it has read this many
-bytes of records. The remaining partitions are empty in the response, even if they have records
-(fetch-semantics 4). A partition starves from its first such empty entry until it gets records, while others
-get some. A response may exceed the limit by its first batch.
+A response limit is the max_bytes of a fetch. A broker reads partitions in order until it has this many bytes
+of records; the first batch may exceed it. The other partitions are empty in the response, even if they have
+records (fetch-semantics 4). A partition starves from its first such entry until it gets records, while others
+get some.
 """
 
 from copy import copy
@@ -33,8 +33,7 @@ _THROTTLED: Final = 1
 _MAX_BYTES_AT: Final = 12
 """Offset of max_bytes in the body of a request of v3."""
 _RECORDS_AT: Final = 14
-"""The offset of the records in an entry of a response up to v3, after partition, error code and high
-watermark."""
+"""In an entry of a response up to v3: after partition, error code and high watermark."""
 
 
 @dataclass(slots=True)
@@ -45,7 +44,6 @@ class VersionFigures:
     max_bytes: int = 0
     """The largest max_bytes of a fetch. 0 below v3."""
     largest_record_bytes: int = 0
-    """The largest number of record bytes in one response."""
     over_limit: int = 0
     """How many responses had more bytes of records than the limit."""
     over_limit_bytes: int = 0
@@ -53,10 +51,8 @@ class VersionFigures:
     starved: int = 0
     """How often a partition began to starve."""
     starved_ns: int = 0
-    """How long partitions starved, in total."""
 
     def add(self, other: "VersionFigures") -> None:
-        """Add the figures of other fetches."""
         self.responses += other.responses
         self.max_bytes = max(self.max_bytes, other.max_bytes)
         self.largest_record_bytes = max(self.largest_record_bytes, other.largest_record_bytes)
@@ -77,30 +73,24 @@ class Starved:
     since: int
     """The time of the first response without records of this partition, in ns since 1970."""
     version: int
-    """The Fetch version."""
     until: int = 0
-    """The time of the response with which the partition stopped starving: it got records, had no more, had an
-    error, or was no longer in the fetch. If it has not stopped, the time of the last response in which it
-    starved."""
+    """The time of the response with which it stopped starving: it got records, had no more, had an error, or
+    was not in the fetch. If it has not stopped, the time of the last response in which it starved."""
     responses: int = 0
     """How many responses had records of other partitions, but none of this one."""
     behind: int = 0
-    """How far the client was behind at most: the number of offsets from its fetch offset to the last one that
-    it may read."""
+    """How many offsets the client was behind at most, from its fetch offset to the last that it may read."""
 
     @property
     def lasted(self) -> int:
-        """How long the partition starved, in ns."""
         return self.until - self.since
 
 
 class LimitLog:
     """Compares the responses of one connection with the limits in their requests.
 
-    Its memory depends on the number of partitions in a fetch, not on the number of fetches.
-
-    Args:
-        max_fetch_bytes: the limit to use for fetches with a higher one. 0 to use the limits of the fetches.
+    A limit above `max_fetch_bytes`, if this is not 0, is lowered to it. The memory depends on the number of
+    partitions in a fetch, not on the number of fetches.
     """
 
     __slots__ = (
@@ -133,7 +123,6 @@ class LimitLog:
         return f"<LimitLog versions={len(self._counted)} starving={len(self._starving)}>"
 
     def add(self, outcome: Outcome) -> None:
-        """Add a fetch, with its response if there is one."""
         request, response = outcome.request, outcome.response
         exchange = outcome.exchange
         if request is None:
@@ -150,10 +139,7 @@ class LimitLog:
         self._counted[outcome.exchange.api_version].responses += times - 1
 
     def by_version(self) -> dict[int, VersionFigures]:
-        """Return the figures by Fetch version.
-
-        A partition that still starves is counted until the last response in which it starved.
-        """
+        """Return the figures by Fetch version, also those of partitions that still starve."""
         counted = {version: copy(one) for version, one in self._counted.items()}
         for starved in self._starving.values():
             one = counted[starved.version]
@@ -161,7 +147,6 @@ class LimitLog:
         return counted
 
     def longest(self) -> list[Starved]:
-        """Return the partitions that starved longest."""
         return nlargest(WORST, [*self._worst, *self._starving.values()], key=lambda one: one.lasted)
 
     def _count(self, version: int, max_bytes: int, record_bytes: int) -> None:
@@ -193,7 +178,6 @@ class LimitLog:
     # Starving
 
     def _note_starved(self, outcome: Outcome, request: FetchRequest, response: CapturedResponse) -> None:
-        """Record which partitions starve in a response, and which ones no longer do."""
         in_session = request.session_id > 0 and request.session_epoch > 0
         if request.unsupported_reason or response.walk.error_code:
             self._handler.drop()
@@ -238,10 +222,7 @@ class LimitLog:
             self._worst = nlargest(WORST, self._worst, key=lambda one: one.lasted)
 
     def _follow(self, request: FetchRequest, *, in_session: bool) -> Rows | None:
-        """Store the partitions and offsets of a fetch.
-
-        Return the table's row for each entry of the fetch, or None if they are not known.
-        """
+        """Store the partitions and offsets of a fetch. Return the row of each entry, None if not known."""
         listing = request.listing
         if listing is None:
             return None
@@ -270,10 +251,7 @@ class LimitLog:
         return table.locate(listing)
 
     def _session_rows(self, request: FetchRequest, listing: Listing) -> Rows | None:
-        """Return the table's row for each entry of an incremental fetch in the client's session.
-
-        Return None if the session is not known.
-        """
+        """Return the row of each entry of a fetch in the client's session. None if it is not known."""
         table = self._handler.table
         if (
             table is None
@@ -292,7 +270,6 @@ class LimitLog:
         return table.locate(listing)
 
     def _forget(self, request: FetchRequest) -> None:
-        """Drop the partitions that a fetch lists as forgotten."""
         table = self._handler.table
         gone = (
             {
@@ -310,12 +287,8 @@ class LimitLog:
     def _hungry(self, request: FetchRequest, response: CapturedResponse, listed: Rows) -> tuple[Rows, Rows]:
         """Return the rows of partitions that had records, but got none in this response.
 
-        Also return, for each of these rows, how many offsets of the log the client has not read.
-
-        Args:
-            request: the fetch.
-            response: its response.
-            listed: the row of each entry of the fetch.
+        Also return how many offsets the client has not read in each. `listed` has the row of each entry of
+        the fetch.
         """
         table, walk, ends = self._handler.table, response.walk, self._ends
         if table is None or table.layout is not response.layout:
@@ -356,11 +329,7 @@ _NONE: Final[Rows] = np.zeros(0, np.intp)
 
 
 def _record_bytes(frame: bytes, version: int) -> int:
-    """Return how many bytes of records a response of v0 to v3 has.
-
-    Raises:
-        ProtocolError: the frame is not a response of v0 to v3.
-    """
+    """Return how many bytes of records a response of v0 to v3 has."""
     at = 2 * LENGTH_BYTES + (4 if version >= _THROTTLED else 0)
     topics, at = read_count(frame, at)
     total = 0

@@ -29,6 +29,5 @@ def room(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
 
 
 def _figures(file: Path) -> dict[str, int]:
-    """Return the figures of a file that has a name and a figure in each line."""
     rows = (line.split() for line in file.read_text(encoding="ascii").splitlines())
     return {row[0]: int(row[1]) for row in rows}

@@ -31,14 +31,8 @@ def modelled(
 ) -> Modelled:
     """Return the modelled part of the report.
 
-    Args:
-        fetches: the sums of all fetches.
-        rate: the captured time, and the price of 10^9 bytes. Without a price, money is left out.
-        addresses: the fetches by client address.
-        sidecar_cost: the price of one sidecar in a month. None if it is not known.
-        zone: returns whether a client of this rack and the broker at this address are in the same zone.
-        clients: the fetches by client.
-        known: whether the saving is known. If not, there is no money.
+    `zone` tells whether a client of this rack and the broker at this address are in the same zone. `known` is
+    whether the saving is known. If it is not, or without a price in `rate`, there is no money.
     """
     fetch = fetches.fetch()
     actual, sessions = fetch["actual"], fetch["sessions"]
@@ -59,14 +53,7 @@ def modelled(
 
 
 def _headers(frames: int, size: int) -> int:
-    """Return the estimated size of the TCP and IP headers of frames, in bytes.
-
-    Each frame has one segment, and one more segment for each `_SEGMENT` bytes.
-
-    Args:
-        frames: the number of frames.
-        size: the size of all frames, in bytes.
-    """
+    """Return the size of TCP and IP headers: of a segment for each frame, and for each `_SEGMENT` bytes."""
     return (frames + size // _SEGMENT) * _HEADERS
 
 

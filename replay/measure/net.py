@@ -50,13 +50,11 @@ class AddressSums:
     saved_between: Counter[tuple[str, str]] = field(default_factory=Counter)
     """`saved_bytes` by the client's rack and the broker's address, whose rack is not known yet."""
     clients: set[int] = field(default_factory=set)
-    """The clients of the connections on which sessions save bytes, as `client_hash`: an address may have many
-    clients."""
+    """The clients on whose connections sessions save bytes, as `client_hash`. An address may have many."""
 
     def add_connection(
         self, fetches: FetchSums, clients: Iterable[ClientKey], rack: str, broker: str
     ) -> None:
-        """Add the fetches of one connection. These clients made them, in this rack, to this broker."""
         fetch = fetches.fetch()
         actual, saved = fetch["actual"], fetch["saved_bytes"]
         listed = actual["partitions_requested"]
@@ -74,7 +72,6 @@ class AddressSums:
         )
 
     def add(self, other: "AddressSums") -> None:
-        """Add other connections from the same address."""
         self.connections += other.connections
         self.requests += other.requests
         self.partitions += other.partitions
@@ -99,14 +96,8 @@ def net(
 ) -> Net | None:
     """Return the saving, the cost of sidecars, and what is left.
 
-    Args:
-        addresses: the fetches by client address.
-        rate: the captured time, and the price of 10^9 bytes.
-        cost: the price of one sidecar in a month.
-        zone: returns whether a client of this rack and this broker are in the same zone.
-
-    Returns:
-        None without a price of bytes, or if less than 5 s were captured.
+    `cost` is the price of one sidecar in a month. `zone` tells whether a client of this rack and the broker
+    at this address are in the same zone. None without a price of bytes, or if less than 5 s were captured.
     """
     savers = {address: one for address, one in addresses.items() if one.saved_bytes > 0}
     saved = {address: one.saved_bytes for address, one in savers.items()}
@@ -143,14 +134,8 @@ def own_sidecars(
     If a zone is known, only bytes between zones have the price. If some clients at an address wait instead,
     its sidecar has to pay for the others alone.
 
-    Args:
-        waiting: the clients, each with the bytes that `fetch.min.bytes` would save without a sidecar; 0 if it
-            is not advised.
-        saved: the clients, each with the bytes that sessions save.
-        addresses: the fetches by client address.
-        rate: the captured time, and the price of 10^9 bytes.
-        cost: the price of one sidecar in a month.
-        zone: returns whether a client of this rack and this broker are in the same zone.
+    `waiting` has the bytes that `fetch.min.bytes` would save without a sidecar, 0 if it is not advised.
+    `saved` has those that sessions save. `cost` and `zone` are as in `net`.
     """
     savers = {address: one for address, one in addresses.items() if one.saved_bytes > 0}
     zoned = {address: _zoned(one, zone) for address, one in savers.items()}
@@ -235,14 +220,7 @@ def _paying(paying: Mapping[str, int], rate: DailyRate, cost: float) -> NetPayin
 def _between_zones(
     savers: Mapping[str, AddressSums], rate: DailyRate, cost: float, zone: Callable[[str, str], Zone]
 ) -> NetBetweenZones | None:
-    """Return what is left if only bytes between zones have the price. None if no zone is known.
-
-    Args:
-        savers: the fetches by client address, of those that have a sidecar.
-        rate: the captured time, and the price of 10^9 bytes.
-        cost: the price of one sidecar in a month.
-        zone: returns whether a client of this rack and this broker are in the same zone.
-    """
+    """Return what is left if only bytes between zones have the price. None if no zone is known."""
     zoned = {address: _zoned(one, zone) for address, one in savers.items()}
     saved = _added(zoned.values())
     if saved is None:
@@ -264,7 +242,6 @@ def saved_by_zone(addresses: Iterable[AddressSums], zone: Callable[[str, str], Z
 
 
 def _added(zoned: Collection[ByZone]) -> ByZone | None:
-    """Return the sum of saved bytes by zone. None if no zone of them is known."""
     if not any(map(_known, zoned)):
         return None
     return ByZone(
@@ -275,7 +252,6 @@ def _added(zoned: Collection[ByZone]) -> ByZone | None:
 
 
 def _zoned(one: AddressSums, zone: Callable[[str, str], Zone]) -> ByZone:
-    """Return the saved bytes of a client address by zone."""
     saved = ByZone(same=0, other=0, unknown=0)
     for ends, count in one.saved_between.items():
         saved[zone(*ends)] += count
@@ -283,17 +259,11 @@ def _zoned(one: AddressSums, zone: Callable[[str, str], Zone]) -> ByZone:
 
 
 def _known(saved: ByZone) -> bool:
-    """Return whether the zone of some saved bytes is known."""
     return bool(saved["same"] or saved["other"])
 
 
 def need(one: AddressSums, seconds: float) -> SidecarNeed:
-    """Return what the sidecar of a client address needs for the fetches.
-
-    Args:
-        one: the fetches.
-        seconds: the time in which they were captured, above 0.
-    """
+    """Return what the sidecar of a client address needs for its fetches in `seconds`, above 0."""
     cpu = (
         one.requests * FETCH_SECONDS
         + one.partitions_requested * LISTED_SECONDS
@@ -311,14 +281,7 @@ def need(one: AddressSums, seconds: float) -> SidecarNeed:
 
 
 def _row(services: int, sidecars: int, saved: float, cost: float) -> NetRow:
-    """Return the sum for some services alike.
-
-    Args:
-        services: how many services there are.
-        sidecars: the sidecars of one service.
-        saved: what one service saves in a month.
-        cost: the price of one sidecar in a month.
-    """
+    """Return the sum for some services alike. `sidecars` and `saved` (in a month) are those of one."""
     saved_per_month, cost_per_month = services * saved, services * sidecars * cost
     net_per_month = saved_per_month - cost_per_month
     return NetRow(

@@ -33,11 +33,9 @@ class Racks:
         return _longest(self.clients, host)
 
     def of_broker(self, host: str) -> str:
-        """Return the rack of a broker's address, "" if none is named. The longest prefix counts."""
         return _longest(self.brokers, host)
 
     def of_node(self, node_id: int) -> str:
-        """Return the rack of a node id, "" if none is named."""
         return dict(self.nodes).get(node_id, "")
 
 
@@ -99,12 +97,9 @@ def endpoint(host: str, port: int) -> str:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """Return what is before the first "=", and the rack behind it, "" if there is none.
-
-    Raises:
-        ValueError: the rack is not UTF-8. No broker has such a rack, and it can't be written to a table.
-    """
+    """Return what is before the first "=", and the rack behind it, "" if there is none."""
     key, _, rack = text.partition("=")
+    # No broker has such a rack, and it can't be written to a table.
     if any("\ud800" <= character <= "\udfff" for character in rack):
         raise ValueError(f"{brief(text)}: the name of the rack is not UTF-8")
     return key, rack

@@ -1,7 +1,6 @@
 """Makes the report object from the collected rows of the table. Sans-IO.
 
-Rows are grouped by the columns in `GROUPED`, and the columns in `SUMMED` are added up. The report does not
-depend on how rows were grouped: a group may also be a single row, with ``count`` 1.
+The report does not depend on how rows were grouped: a group may also be a single row, with ``count`` 1.
 """
 
 import base64
@@ -91,7 +90,6 @@ class About:
     members: int = 0
     """The number of members for which the spread of keys is shown. 0 if it is not shown."""
     racks: Racks = NO_RACKS
-    """The racks that the user names."""
     zone_price: ZonePrice | None = None
     copies: int = 0
     """The number of connections that were left out because they are copies of others, after NAT."""
@@ -301,10 +299,7 @@ def _largest(sums_of: Mapping[Any, FetchSums]) -> list[tuple[Any, FetchSums]]:
 
 
 def _by_topic(found: Collected, whole: FetchReport) -> list[TopicRow]:
-    """Return a row for each topic, and one row for the bytes that belong to no topic.
-
-    The bytes of the last row are all bytes minus those of all topics.
-    """
+    """Return a row for each topic, and one for the bytes that belong to no topic."""
     topics: dict[str, FetchReport] = defaultdict(sums.empty)
     for (kind, text), fetch in found.topics.items():
         sums.add(topics[_topic_name(kind, text, found.names)], fetch)
@@ -335,7 +330,6 @@ def _over_time(timeline: Timeline) -> list[Bucket]:
 
 
 def _time(stretches: list[tuple[int, int]]) -> Time:
-    """Return the intervals in which packets were captured."""
     return Time(
         first=_iso(stretches[0][0]) if stretches else "",
         last=_iso(stretches[-1][1]) if stretches else "",
@@ -376,10 +370,6 @@ def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
 
 
 def _policies(found: Collected, fetch: FetchReport, policy: str) -> dict[str, PolicyRow]:
-    """Return the savings of both policies.
-
-    For the policy that was not chosen, the savings were summed by connection.
-    """
     saved = dict.fromkeys(("gateway", "always"), found.saved_by_other)
     saved[policy] = fetch["saved_bytes"]
     whole = actual_bytes(fetch)
@@ -473,13 +463,10 @@ def _limit_figures(counted: VersionFigures) -> LimitFigures:
 
 
 def _cooperative(found: Collected, about: About) -> CooperativeReport:
-    """Return how evenly keys would spread over the members of each group.
-
-    A client is counted in a group if its connections name this group and no other one.
-    """
     wanted = about.filters["topics"]
     by_group: defaultdict[tuple[str | None, str | None], Delivered] = defaultdict(Delivered)
     for (_, client_id), delivered in found.delivered.items():
+        # A client counts in a group if its connections name this group and no other one.
         known = [*delivered.groups] if len(delivered.groups) == 1 else []
         named = Delivered(unread=delivered.unread)
         for (kind, text), counts in delivered.topics.items():

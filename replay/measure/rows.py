@@ -40,13 +40,10 @@ class RowFilter:
     topics: frozenset[TopicKey] = frozenset()
     """The names and ids of the chosen topics. Empty for all topics."""
     max_fetch_bytes: int = 0
-    """The response limit to compute with, see `LimitLog`."""
     floors: Floors = NO_FLOORS
-    """The floors to compute with, see `FloorLog`."""
     members: int = 0
     """The number of members over which the keys of records are spread. 0 if keys are not counted."""
     racks: Racks = NO_RACKS
-    """The racks that the user names."""
     without: frozenset[str] = frozenset()
     """The names of connections that are left out, with all uses of their ports."""
     plain: bool = False
@@ -54,12 +51,9 @@ class RowFilter:
     longer. The sums are the same."""
 
     def counts(self, outcome: Outcome) -> bool:
-        """Return whether a fetch is counted: it is from a chosen client, and lists a chosen topic.
-
-        A fetch that could not be read (below v4, for example) lists no topic.
-        """
         if self.clients and outcome.exchange.client_id not in self.clients:
             return False
+        # A fetch that could not be read (below v4, for example) lists no topic.
         return not self.topics or not self.topics.isdisjoint(outcome.topics)
 
 
@@ -93,8 +87,6 @@ def file_rows(files: Iterable[FileCounts], choice: RowFilter) -> pa.RecordBatch:
 
 
 class _ConnectionRows:
-    """Writes the rows of one captured connection."""
-
     def __init__(
         self, choice: RowFilter, newest: Newest | None = None, writer: RowWriter | None = None
     ) -> None:
@@ -114,7 +106,6 @@ class _ConnectionRows:
         self.writer = writer or RowWriter(raw=choice.raw, errors=choice.errors)
 
     def add(self, exchange: Exchange) -> None:
-        """Add the next exchange. The row of a fetch is written when the outcome of the fetch is known."""
         place, self._exchanges = self._exchanges, self._exchanges + 1
         if exchange.api_key == FETCH:
             self._places[id(exchange)] = place
@@ -131,11 +122,7 @@ class _ConnectionRows:
         self._settle_other(self._engine)
 
     def add_some(self, pairs: Pairs, at: int) -> int:
-        """Add exchanges from position `at` on. Return how many were added.
-
-        If they repeat the exchange before them, all these repeats are added. Otherwise only one exchange is
-        added.
-        """
+        """Add the exchanges from `at` on that repeat the one before them, or else one. Return how many."""
         if self._in_bulk and (times := self._repeat(pairs, at)):
             return times
         self.add(pairs.exchange(at))
@@ -162,7 +149,6 @@ class _ConnectionRows:
         return repeats.times
 
     def end(self, end: ConnectionEnd) -> None:
-        """Write the remaining rows, and the row of the connection."""
         differing = 0 if self._engine is None else self._end_engine(self._engine, end)
         summary = self._digest_of(end.connection).summary(end)
         summary.differing = differing
@@ -183,10 +169,7 @@ class _ConnectionRows:
         return ending.differing
 
     def _close(self, closing: Outcome) -> None:
-        """Write a row for the closing fetch, with which the gateway would end its session.
-
-        The gateway would send this fetch after the client has left.
-        """
+        """Write a row for the fetch with which the gateway ends its session, after the client has left."""
         closing.exchange.api_version = self._version
         self._digest_of(closing.exchange.connection).close(closing)
         self.writer.exchange(closing.exchange, self._exchanges, closing, counted=True, row="closing")
@@ -205,7 +188,6 @@ class _ConnectionRows:
                     self._keys.add(outcome)
 
     def _settle_other(self, engine: Engine) -> None:
-        """Add up how many bytes the policy that was not chosen would have saved."""
         for outcome in engine.drain_other():
             self._add_saved(outcome, 1)
 

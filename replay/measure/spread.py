@@ -43,11 +43,11 @@ def stretches(members: int) -> Split:
 
 @dataclass(slots=True, repr=False)
 class KeyCounts:
-    """Counts records and bytes by key.
+    """Counts records and bytes by the hashes of keys.
 
-    Keys are identified by their hashes. There are at most `MOST_KEYS` counts. With more keys, fewer leading
-    bits of the hash are used, and one count may include several keys. So the largest count is never below the
-    count of the hottest key. The order of adding and merging makes no difference.
+    With more than `MOST_KEYS` keys, fewer leading bits of the hash are used, and one count may include
+    several keys. So the largest count is never below that of the hottest key. The order of adding and merging
+    makes no difference.
     """
 
     counts: dict[int, list[int]] = field(default_factory=dict)
@@ -59,19 +59,10 @@ class KeyCounts:
         return f"<KeyCounts keys={len(self.counts)} shift={self.shift}>"
 
     def add(self, partition: int, hashed: int, records: int, size: int) -> None:
-        """Add the records of one key.
-
-        Args:
-            partition: the partition of the records.
-            hashed: the hash of the key.
-            records: the number of records.
-            size: the size of the records in bytes.
-        """
         self._add((hashed ^ partition * _APART & MASK) >> self.shift, records, size)
         self._fit()
 
     def merge(self, other: "KeyCounts") -> None:
-        """Add the counts of `other`."""
         self._coarsen(max(self.shift, other.shift))
         for key, (records, size) in other.counts.items():
             self._add(key >> self.shift - other.shift, records, size)
@@ -107,10 +98,8 @@ class TopicCounts:
     sizes: dict[int, list[int]] = field(default_factory=dict)
     """The uncompressed sizes in bytes of the records in `records`, in the same form."""
     keys: KeyCounts = field(default_factory=KeyCounts)
-    """The records that have a key."""
 
     def merge(self, other: "TopicCounts") -> None:
-        """Add the counts of `other`."""
         self.partitions |= other.partitions
         for mine, others in ((self.records, other.records), (self.sizes, other.sizes)):
             for partition, counts in others.items():
@@ -130,11 +119,9 @@ class Delivered:
     """Bytes of responses and batches that could not be read."""
 
     def topic(self, name: TopicName) -> TopicCounts:
-        """Return the counts of a topic."""
         return self.topics.setdefault(name, TopicCounts())
 
     def merge(self, other: "Delivered") -> None:
-        """Add the counts of `other`, which are for records that were sent on other connections."""
         self.groups |= other.groups
         for name, counts in other.topics.items():
             self.topic(name).merge(counts)

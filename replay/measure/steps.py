@@ -34,13 +34,9 @@ def table_schema(choice: RowFilter) -> pa.Schema:
 
 
 def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, batches: Batches) -> Batches:
-    """Yield the rows of the table, made from batches of SEGMENTS.
+    """Yield the rows of the table, made from batches of SEGMENTS, which have whole connections.
 
-    Args:
-        ports: the ports of brokers. If empty, Kafka is recognised by its bytes.
-        choice: how exchanges become rows.
-        secrets: the secrets with which TLS connections are decrypted.
-        batches: the segments of whole connections.
+    Without `ports` of brokers, Kafka is recognised by its bytes.
     """
     files: list[FileCounts] = []
     return rows_of(choice, events(ports, choice, secrets, batches, files), files)
@@ -53,10 +49,7 @@ def events(
     batches: Batches,
     files: list[FileCounts],
 ) -> Iterator[BulkEvent]:
-    """Yield the events of connections for SEGMENTS. The arguments are those of `measure`.
-
-    The counts of files that are among the rows are added to `files`.
-    """
+    """Yield the events of connections for SEGMENTS. Add the counts of files among them to `files`."""
     groups, responses = choice.members > 0, _EVERY if choice.errors else READ
     if choice.without:
         keys = {connection_key(*ends_of(name)) for name in choice.without}
@@ -99,25 +92,16 @@ def measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
 
 
 def topic_ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> frozenset[bytes]:
-    """Return the ids of the topics. They are looked up in the Metadata responses of a table.
-
-    Args:
-        topics: the names of the topics.
-        batches: the rows of the table.
-    """
+    """Return the ids of topics, from the Metadata responses in rows of the table."""
     ends = filter(None, (end for batch in batches for end in connection_ends(batch)))
     return frozenset(topic_id for end in ends for topic_id, name in end.topics.items() if name in topics)
 
 
 def restored(batches: Batches, schema: pa.Schema = SEGMENTS) -> Batches:
-    """Yield batches in which zeros replace the contents of records that were cut.
+    """Yield stripped batches in their earlier `schema`. Zeros replace the contents that were cut.
 
     The zeros may need much more memory than the other bytes. So a batch with zeros has the rows of only one
     connection.
-
-    Args:
-        batches: stripped rows.
-        schema: the schema that the rows had before.
     """
     for batch in batches:
         if pc.sum(pc.binary_length(batch.column("cuts"))).as_py():
@@ -127,10 +111,7 @@ def restored(batches: Batches, schema: pa.Schema = SEGMENTS) -> Batches:
 
 
 def _connections(batches: Batches) -> Iterator[tuple[Any, Batches]]:
-    """Yield each connection and its batches. The batches are slices of the input, not copies.
-
-    Spark could group the rows, too, but it would need 4 ms of CPU for each group.
-    """
+    """Yield each connection and its batches. Spark could group rows, but needs 4 ms of CPU for a group."""
     for key, runs in groupby(_runs(batches), key=itemgetter(0)):
         yield key, (run for _, run in runs)
 
@@ -145,10 +126,7 @@ def _runs(batches: Batches) -> Iterator[tuple[Any, pa.RecordBatch]]:
 
 
 def _used(own: Batches) -> tuple[int, Batches]:
-    """Take the row with `uses_of_ports` out of a connection's rows.
-
-    Return the number in this row (0 if there is no such row), and the other rows.
-    """
+    """Return the number in the row with `uses_of_ports` (0 without such a row), and the other rows."""
     first = next(own)
     uses = earlier_uses(first, 0)
     return uses or 0, chain((first if uses is None else first.slice(1),), own)
@@ -168,7 +146,6 @@ def _events(
     files_in: Callable[[pa.RecordBatch], Iterable[FileCounts]],
     events_of: Callable[[Any, Batches], Iterable[BulkEvent]],
 ) -> Iterator[BulkEvent]:
-    """Yield the events of connections. Add the counts of files to `files`."""
     for key, own in _connections(batches):
         if key:
             yield from events_of(key, own)
@@ -184,14 +161,12 @@ def ends_of(connection: str) -> tuple[str, str]:
 
 
 def _leave_out(keys: Iterable[bytes], batches: Batches) -> Batches:
-    """Yield batches of SEGMENTS without the rows of some connections."""
     named = pa.array(keys, pa.binary())
     for batch in batches:
         yield batch.filter(pc.invert(pc.is_in(batch.column("connection"), named)))
 
 
 def _wanted(keep: Filter, connection: str) -> bool:
-    """Return whether a filter keeps a connection (see `Filter`)."""
     ends = [end.rpartition(":") for end in ends_of(connection)]
     hosts = [ipaddress.ip_address(host.strip("[]")) for host, _, _ in ends]
     networks = [ipaddress.ip_network(host, strict=False) for host in keep.hosts]

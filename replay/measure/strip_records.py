@@ -1,8 +1,8 @@
 """Removes the contents of records from segments before a shuffle, and puts zeros there after it. Sans-IO.
 
 Most bytes are contents of records, and no figure depends on them. Bytes are cut only if they are certainly
-contents of records. So the rows must have two parts: first exactly one fetch request, then exactly its
-response, which was parsed to the end. All other bytes are kept.
+contents of records: the rows have exactly one fetch request, and then exactly its response, which was parsed
+to the end. All other bytes are kept.
 """
 
 from collections.abc import Sequence
@@ -44,8 +44,7 @@ def stripped(schema: pa.Schema) -> pa.Schema:
 
 STRIPPED: Final = stripped(SEGMENTS)
 _WORTH: Final = 4096
-"""The smallest first run of a response that is examined, in bytes. It is not worth while to cut smaller
-ones."""
+"""The smallest first run of a response that is examined, in bytes."""
 _LEAST: Final = 512
 """The shortest `records` field that is cut, in bytes. Shorter fields stay complete."""
 
@@ -59,12 +58,11 @@ class _BatchPayloads:
     data: memoryview
     """All payloads, concatenated."""
     edges: _Numbers
-    """The edges of the payloads: row n has the bytes from `edges[n]` to `edges[n + 1]` of `data`."""
+    """Row n has the bytes from `edges[n]` to `edges[n + 1]` of `data`."""
     spans: dict[int, list[Span]] = field(default_factory=dict)
     """The spans to cut, by row. A span is a begin and an end in `data`."""
 
     def head(self, row: int) -> bytes:
-        """Return the first bytes of a row's payload."""
         start = int(self.edges[row])
         return bytes(self.data[start : start + REQUEST_START_BYTES])
 
@@ -99,10 +97,7 @@ def restore_records(batch: pa.RecordBatch, schema: pa.Schema = SEGMENTS) -> pa.R
 
 
 def _sides(batch: pa.RecordBatch) -> _Numbers:
-    """Return a number for the sender of each row.
-
-    The numbers of the two ends of a connection differ only in the last bit.
-    """
+    """Return a number for the sender of each row. Those of a connection differ only in the last bit."""
     connections = batch.column("connection").dictionary_encode().indices.to_numpy()
     low = batch.column("from_low").to_numpy(zero_copy_only=False)
     sides: _Numbers = 2 * connections.astype(np.int64) + low
@@ -110,10 +105,7 @@ def _sides(batch: pa.RecordBatch) -> _Numbers:
 
 
 def _requests(found: _BatchPayloads, sides: _Numbers) -> Sequence[int]:
-    """Return the rows whose bytes are exactly one fetch request.
-
-    The row after such a request must come from the other side, and be large.
-    """
+    """Return the rows that are exactly one fetch request, before a large row from the other side."""
     sizes = np.diff(found.edges)
     rows = np.flatnonzero(
         (sizes[:-1] > REQUEST_START_BYTES) & (sizes[1:] >= _WORTH) & (sides[1:] ^ sides[:-1] == 1)
@@ -162,7 +154,6 @@ def _last_row(found: _BatchPayloads, row: int, size: int) -> int:
 
 
 def _isolation(request: bytes, version: int) -> int:
-    """Return a fetch request's isolation level."""
     body = request_header(request, LENGTH_BYTES)[4]
     return request[body + LAYOUTS[version].request_isolation]
 
@@ -199,7 +190,6 @@ def _without(found: _BatchPayloads, rows: int) -> tuple[pa.Array, pa.Array]:
 
 
 def _with_zeros(payload: pa.Array, cuts: Sequence[bytes]) -> pa.Array:
-    """Return the payloads with zeros in place of the cut contents."""
     data, edges = bytes_of(payload)
     pieces: list[memoryview] = []
     sizes = np.diff(edges)
@@ -227,7 +217,6 @@ _ZEROS: Final = bytes(1 << 20)
 
 
 def _column(data: bytes, sizes: _Numbers) -> pa.Array:
-    """Make a binary column from concatenated values."""
     edges = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=edges[1:])
     return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(edges), pa.py_buffer(data)])

@@ -105,34 +105,27 @@ class FetchSums:
     """The sums of groups of fetches. The groups of one connection must be added directly after each other."""
 
     sums: FetchReport = field(default_factory=empty)
-    """The sums of the captured and the predicted traffic. The savings are not included; `fetch` computes
-    them."""
+    """The sums of the captured and the predicted traffic, without the savings: see `fetch`."""
     where: Where = field(default_factory=_nowhere)
     """The fetch bytes divided into five parts, as captured and as predicted."""
     connections: int = 0
     lasted: int = 0
-    """The total time for which the connections were captured, in ns. It is set only in the sums of a
-    client."""
+    """How long the connections were captured, in ns. It is set only in the sums of a client."""
     closes: int = 0
     passed: dict[str, Passed] = field(default_factory=dict)
     """Captured fetches that did not go through a session of the gateway, by reason."""
     _last: tuple[str, ...] = ()
-    """The connection of the group that was added last. It shows whether the next group has another
-    connection."""
+    """The connection of the last group, to count each connection once."""
 
     def __repr__(self) -> str:
         return f"<FetchSums requests={self.sums['actual']['requests']} bytes={self.actual_bytes}>"
 
     @property
     def actual_bytes(self) -> int:
-        """The number of captured fetch bytes in both directions."""
         return actual_bytes(self.sums)
 
     def add(self, group: Mapping[str, Any]) -> None:
-        """Add a group of fetches.
-
-        All fetches of a group have the same kind of row and the same eligibility.
-        """
+        """Add a group of fetches, which all have the same kind of row and the same eligibility."""
         if (group["connection"],) != self._last:
             self.connections += 1
             self._last = (group["connection"],)
@@ -148,7 +141,6 @@ class FetchSums:
         self._add_where(group)
 
     def merge(self, other: "FetchSums") -> None:
-        """Add the sums of other connections."""
         self.connections += other.connections
         self.lasted = bounded(self.lasted + other.lasted)
         self.closes += other.closes
@@ -166,7 +158,6 @@ class FetchSums:
                 mine[name] += others[name]  # type: ignore[literal-required]  # keys of Shares
 
     def fetch(self) -> FetchReport:
-        """Return the sums, completed by the savings."""
         return with_savings(self.sums)
 
     def _add_actual(self, group: Mapping[str, Any]) -> None:

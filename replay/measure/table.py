@@ -1,10 +1,9 @@
 """The table of exchanges, with a row for each exchange, or for several fetches (`EXCHANGES`). Sans-IO.
 
-Reports are made from this table. `COLUMNS` describes each column. The row of a fetch also has its cost with
-the session engine. A row of the kind `connection` comes after the exchanges of its connection, and has the
-figures of the whole connection (`Summary`). A row of the kind `file` has the counts of a capture file
-(`FileCounts`). The columns for these two kinds have the fields of `Summary` and `FileCounts`. A row of the
-kind `keys` has a connection's records by the hashes of their keys.
+Reports are made from it. `COLUMNS` describes each column. The row of a fetch also has its cost with sessions.
+After the exchanges of a connection come a row of the kind `connection` with its figures (`Summary`), and one
+of the kind `keys` with its records by key (`Delivered`). A row of the kind `file` has the counts of a capture
+file (`FileCounts`).
 
 `measure --parquet` writes the table for people, with the columns `STORED_COLUMNS`: some have other names,
 some are added, and what is not known is null.
@@ -29,7 +28,6 @@ from replay.protocol.errors import SCHEMAS, bare_name, read_errors
 from replay.simulate.outcome import Outcome
 
 FETCH: Final = 1
-"""The API key of Fetch."""
 KEYS: Final = "keys"
 """The kind of the row with a connection's records by key. It is never written to files."""
 LAST: Final = (1 << 31) - 1
@@ -51,7 +49,6 @@ class TableColumn:
 
     @property
     def stored_name(self) -> str:
-        """The name of the column in files."""
         return self.stored_as or self.name
 
 
@@ -213,14 +210,12 @@ CODECS: Final[dict[str, Codec]] = {
     "file_counts": codec(FileCounts | None),
     "delivered": codec(Delivered | None),
 }
-"""The codecs of the table columns that hold a detail, by the column's name."""
 _DETAIL_COLUMNS: Final = (
     TableColumn("summary", CODECS["summary"].type, "figures of a whole connection, in `connection` rows"),
     TableColumn("file_counts", CODECS["file_counts"].type, "figures of a capture file, in `file` rows"),
     TableColumn("delivered", CODECS["delivered"].type, "a connection's records by key, in `keys` rows"),
 )
 UNSTORED: Final = frozenset({"delivered"})
-"""The columns that are not written to files."""
 _ERRORS: Final = TableColumn(
     "errors",
     pa.list_(pa.struct([("code", pa.int16()), ("error", pa.string()), ("count", pa.int32())])),
@@ -234,10 +229,8 @@ RAW_COLUMNS: Final = (
     ),
     _ERRORS,
 )
-"""The columns that are only made with --parquet or --topic; with --topic alone, `errors` is null.
-
-A table with these columns can be measured again.
-"""
+"""Only made with --parquet or --topic; with --topic alone, `errors` is null. A table with these columns can
+be measured again."""
 _COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, _COUNTED, *_DETAIL_COLUMNS)
 COLUMNS: Final = (*_COLUMNS, *RAW_COLUMNS)
 ADDED_COLUMNS: Final = {
@@ -273,9 +266,8 @@ ADDED_COLUMNS: Final = {
         ),
     )
 }
-"""The columns that are only in files. Files are partitioned by day and broker. In the rows of capture files
-and of connections that are not Kafka, `broker` is null. Otherwise each captured host would get a
-partition."""
+"""Only in files, which are partitioned by day and broker. In the rows of capture files and of connections
+that are not Kafka, `broker` is null. Otherwise each captured host would get a partition."""
 STORED_COLUMNS: Final = (
     _EXCHANGE_COLUMNS[0],
     *(ADDED_COLUMNS[name] for name in ("time", "seconds", "api")),
@@ -299,21 +291,15 @@ def schema(columns: Iterable[TableColumn]) -> pa.Schema:
 EXCHANGES: Final = schema(
     (*_COLUMNS, TableColumn("count", pa.int64(), "how many exchanges the row stands for"))
 )
-"""The schema of the table without the raw columns. Such a table is only made to be summed. So a row may stand
-for several fetches that are alike: it has their sums in the columns that are added up, and the values of the
-first fetch in all others."""
+"""The schema without the raw columns. Such a table is only made to be summed. So a row may stand for several
+fetches that are alike: it has their sums in the columns that are added up, and the values of the first in all
+others."""
 EXCHANGES_RAW: Final = schema(COLUMNS)
 STORED: Final = pa.schema([pa.field(one.stored_name, one.type) for one in STORED_COLUMNS])
-"""The schema of a table in files."""
 
 
 class RowWriter:
-    """Collects rows of the table, and returns them in batches of bounded size.
-
-    Args:
-        raw: whether to write the frames as well.
-        errors: whether to write the errors of responses as well. Only with `raw`.
-    """
+    """Collects rows of the table, and returns them in batches. `raw` and `errors` are as in `RowFilter`."""
 
     _ROWS: Final = 4096
     _BYTES: Final = 4 << 20
@@ -327,11 +313,9 @@ class RowWriter:
 
     @property
     def full(self) -> bool:
-        """Whether there are enough rows for a batch."""
         return len(self._rows) >= self._ROWS or self._bytes >= self._BYTES
 
     def drain(self) -> pa.RecordBatch:
-        """Return the collected rows as a batch, and empty the writer."""
         rows, self._rows, self._bytes = self._rows, [], 0
         columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
         arrays = [
@@ -352,14 +336,10 @@ class RowWriter:
     ) -> None:
         """Add a row for an exchange. The row of a fetch also has the fetch's outcome.
 
-        Args:
-            exchange: the exchange.
-            place: the position of the exchange in its connection, by completion. The row of a fetch may be
-                added after rows with higher positions.
-            outcome: the outcome of the fetch. None if the exchange is not a fetch.
-            counted: whether the fetch matches --client and --topic. None if the exchange is not a fetch.
-            row: the kind of the row. "" to choose the kind by the exchange.
-            times: how many fetches the row stands for. With raw columns only 1.
+        `place` is the position in the connection, by completion. The row of a fetch may be added after rows
+        with higher positions. `counted` is whether the fetch matches --client and --topic. `row` is the kind
+        of the row, by default that of the exchange. The row stands for `times` fetches, with raw columns only
+        for one.
         """
         fetch = _fetch_values(outcome) if outcome else _NO_FETCH
         plain = _plain_values(exchange)
@@ -370,15 +350,7 @@ class RowWriter:
         self._append(values, exchange, times, outcome)
 
     def detail(self, kind: str, detail: Detail, end: ConnectionEnd | None = None) -> None:
-        """Add a row with a detail.
-
-        If the detail belongs to a connection, also add the connection's addresses and client.
-
-        Args:
-            kind: the kind of the row.
-            detail: the detail.
-            end: the end of the connection. None if the detail belongs to no connection.
-        """
+        """Add a row with a detail. If it is of a connection, `end` has the addresses and the client."""
         connection = end.connection if end else ""
         ends = (end.client, end.broker, LAST, end.client_id, end.software) if end else ("", "", LAST, "", "")
         details = (detail if name == DETAILS[kind] else None for name in CODECS)
@@ -414,10 +386,7 @@ def _kind(exchange: Exchange) -> str:
 
 
 def _errors_of(exchange: Exchange, outcome: Outcome | None) -> list[tuple[int, str, int]] | None:
-    """Return the error codes in a response, with their names and how often each is there.
-
-    Return None if they are not known.
-    """
+    """Return the error codes in a response, with their names and counts. None if they are not known."""
     if exchange.errors is not None:
         codes = exchange.errors
     elif outcome is not None:
@@ -436,12 +405,7 @@ def _errors_of(exchange: Exchange, outcome: Outcome | None) -> list[tuple[int, s
 
 
 def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
-    """Return the frames of an exchange, without the contents of records in the response.
-
-    Returns:
-        The request, the response without these contents, and for each part that was cut its offset and its
-            size. The response is empty if its API is not in `READ`.
-    """
+    """Return request, response without contents of records, and the offset and size of each cut."""
     kept, cuts, at = [], [], 0
     response = exchange.response if exchange.api_key in READ else []  # others may have secrets
     if exchange.api_key == FETCH:

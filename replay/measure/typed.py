@@ -101,16 +101,13 @@ class Packed:
     type: pa.DataType = pa.binary()
 
     def __init__(self, kind: Hashable) -> None:
-        """Make the codec of a type, given as for `codec`."""
         self._value = codec(kind)
         self._schema = pa.schema([("value", self._value.type)])
 
     def write(self, values: Sequence[Any]) -> pa.Array:
-        """Return values as an array of binaries."""
         return pa.array([None if value is None else self._pack(value) for value in values], self.type)
 
     def read(self, array: pa.Array) -> list[Any]:
-        """Return the values in an array of binaries."""
         return [
             None if packed is None else self._unpack(packed) for packed in (one.as_buffer() for one in array)
         ]
@@ -136,8 +133,6 @@ class _Scalar:
 
 
 class _Optional:
-    """A codec for values, some of which are None."""
-
     _ROWS: Final = 4096
 
     def __init__(self, value: Codec) -> None:
@@ -239,10 +234,7 @@ def _offsets(values: Sequence[Any]) -> pa.Array:
 
 
 def _places(array: pa.Array) -> list[int]:
-    """Return the index in the array's values at which each list begins, and the end of the last list.
-
-    The first list begins at 0, even if the array is a slice.
-    """
+    """Return where each list begins in the array's values, from 0 on, and the end of the last list."""
     offsets = array.offsets.to_numpy()
     found: list[int] = (offsets - offsets[0]).tolist()
     return found

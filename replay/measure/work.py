@@ -15,13 +15,11 @@ class Work:
     keep: Filter
     choice: RowFilter
     topics: frozenset[str]
-    """The names of the topics to measure. If requests have topic ids, the names are looked up in the
-    table."""
+    """The names of the topics to measure. In the table, they are looked up for topic ids."""
     sources: tuple[Source, ...] = field(default=())
     table: str | None = None
     """A directory with a table, to measure instead of sources."""
     secrets: Secrets | None = None
-    """The secrets that decrypt TLS connections."""
     parquet: str | None = None
     """The directory of the table to write or to extend."""
     memory: int | None = None

@@ -1,9 +1,8 @@
 """Notes what one connection tells about zones. Sans-IO.
 
-The brokers of a connection's Metadata and DescribeCluster responses have racks. They are those of all
-connections of the cluster, so they are put together only in `zones`.
-
-If the client's zone is known, the record bytes of each partition are noted as well, and how far logs grew.
+Metadata and DescribeCluster responses tell the racks of brokers. They are those of all connections of the
+cluster, so they are put together only in `zones`. If the client's zone is known, the record bytes of each
+partition are noted as well, and how far logs grew.
 """
 
 from collections import defaultdict
@@ -100,11 +99,7 @@ class ZonesSeen:
 
 
 class Newest:
-    """What was seen newest.
-
-    Connections see the same again and again. What is older than the same thing that was noted before changes
-    nothing, so it is not noted once more.
-    """
+    """What was seen newest. Connections see the same again and again, and only what is newer is noted."""
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[Any, ...]] = {}
@@ -119,12 +114,7 @@ class Newest:
 
 
 class ZoneLog:
-    """Notes what a connection tells about zones.
-
-    Args:
-        racks: the racks that the user names.
-        newest: what the connections before it have told.
-    """
+    """Notes what a connection tells about zones. `newest` is what the connections before it have told."""
 
     def __init__(self, racks: Racks, newest: Newest) -> None:
         self._racks, self._newest = racks, newest
@@ -137,7 +127,6 @@ class ZoneLog:
         """Whether fetches have to be added. Otherwise they tell nothing."""
 
     def add(self, exchange: Exchange) -> None:
-        """Add an exchange that is not a fetch."""
         if exchange.api_key not in TELLS or not exchange.response or exchange.response_missing:
             return
         frame, time = b"".join(exchange.response), exchange.response_time
@@ -173,7 +162,6 @@ class ZoneLog:
         self._add_ends(response, ids=ids)
 
     def seen(self, end: ConnectionEnd) -> ZonesSeen | None:
-        """Return what was noted. None if nothing was."""
         rack = self._racks.of_client(host_of(end.client)) if end.client else ""
         if not rack and not self._nodes and not self._replicas:
             return None
@@ -218,14 +206,12 @@ class _LogEnds:
         self._highest[partitions] = np.maximum(self._highest[partitions], ends)
 
     def note_one(self, partition: int, end: int) -> None:
-        """Note the high watermark of a partition."""
         if end >= 0 and 0 <= partition < _MOST_PARTITIONS:
             self._reach(partition)
             self._lowest[partition] = min(int(self._lowest[partition]), end)
             self._highest[partition] = max(int(self._highest[partition]), end)
 
     def columns(self) -> tuple[list[int], list[int], list[int]]:
-        """Return the partitions, and the lowest and the highest high watermark of each."""
         known = np.flatnonzero(self._highest >= 0)
         return known.tolist(), self._lowest[known].tolist(), self._highest[known].tolist()
 
@@ -253,11 +239,7 @@ def _class_of(request: FetchRequest) -> FetchClass:
 
 
 def _known(fetch_class: FetchClass, end: ConnectionEnd) -> FetchClass:
-    """Return the class of fetches of a connection.
-
-    A client tells its software when it connects. So only where that was captured, it is known that the client
-    does not.
-    """
+    # A client tells its software when it connects. If that was not captured, it may have told it.
     told = end.software or not end.syn_seen
     return FetchClass.RACKED if fetch_class is FetchClass.NAMELESS and told else fetch_class
 

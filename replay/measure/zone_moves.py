@@ -87,10 +87,8 @@ class Moves:
     by_client: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Moved bytes, by client id and software."""
     by_topic: Counter[str] = field(default_factory=Counter)
-    """Moved bytes, by topic."""
 
     def add(self, reason: str, client: tuple[str, str], topic: str, count: int) -> None:
-        """Add record bytes. They move if there is no reason why they stay."""
         if reason != MOVED:
             self.stays[reason] += count
             return
@@ -100,12 +98,7 @@ class Moves:
 
 
 class Topics:
-    """The replicas of partitions, by the newest captured Metadata.
-
-    Args:
-        replicas: the newest replicas of each topic, by cluster id and topic.
-        places: the racks of brokers.
-    """
+    """The replicas of partitions, by the newest captured Metadata."""
 
     def __init__(self, replicas: Mapping[tuple[str, str], ReplicasAt], places: Places) -> None:
         self._replicas, self._places = replicas, places

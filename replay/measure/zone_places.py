@@ -14,12 +14,8 @@ Zone: TypeAlias = Literal["same", "other", "unknown"]
 class Places:
     """Knows the racks of brokers.
 
-    The racks that the user names by node id count first, then those named by address, then those of the
-    newest captured response.
-
-    Args:
-        racks: the racks that the user names.
-        nodes: the newest description of each broker, by cluster id and node id.
+    Those that the user names by node id count first, then those named by address, then those of the newest
+    captured response: `nodes`, by cluster id and node id.
     """
 
     def __init__(self, racks: Racks, nodes: Mapping[tuple[str, int], NodeAt]) -> None:
@@ -40,11 +36,9 @@ class Places:
         return self._at
 
     def node_id(self, address: str) -> int | None:
-        """Return the node id of the broker at this address. None if it is not known."""
         return self._at[address][0][0].node_id if address in self._at else None
 
     def clusters(self, address: str) -> list[str]:
-        """Return the ids of the clusters that have a broker at this address."""
         return [cluster for _, cluster in self._at[address]] if address in self._at else []
 
     def zone(self, client: str, broker: str) -> Zone:
@@ -61,7 +55,6 @@ class Places:
         return self._racks.of_broker(host_of(address)) if address else ""
 
     def _of_id(self, cluster: str, node_id: int) -> str:
-        """Return the rack of a broker, "" if it is not known."""
         node = self._nodes.get((cluster, node_id))
         return self._racks.of_node(node_id) if node is None else self._of_node(node)
 

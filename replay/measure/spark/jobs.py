@@ -67,15 +67,9 @@ def from_captures(
 ) -> "TaskRows":
     """Make the rows of the table from captures.
 
-    Args:
-        spark: the Spark session.
-        shares: the parts of the captures. Each part is read by one task.
-        keep: selects the hosts and ports that are read.
-        choice: determines how exchanges become rows.
-        partitions: the number of tasks for the connections.
-        secrets: the secrets for decrypting TLS connections. Only tasks get them.
-        elsewhere: whether tasks run on other machines. The job fails if one of them does not have the files.
-        uses: how often the existing table has each pair of ports, see `uses_of_ports`.
+    One task reads each of `shares`, and `partitions` tasks measure the connections. Only tasks get the
+    secrets. With `elsewhere`, they run on other machines, and the job fails if one of these does not have the
+    files. `uses` is how often the existing table has each pair of ports, see `uses_of_ports`.
     """
     found = _spread(spark, shares).mapInArrow(
         partial(_read, keep, elsewhere, choice), from_arrow_schema(_SHUFFLED)
@@ -117,7 +111,6 @@ class TaskRows:
     schema: pa.Schema
 
     def table(self) -> DataFrame:
-        """Make the rows, and return them as a DataFrame."""
         return self.spread.mapInArrow(self.make, from_arrow_schema(self.schema))
 
     def parts(self) -> DataFrame:
@@ -126,10 +119,7 @@ class TaskRows:
 
 
 def parts_of(table: DataFrame, partitions: int) -> DataFrame:
-    """Return the sums and details of a stored table, in parts. Each part has some of the connections.
-
-    The rows of the table may be in any order.
-    """
+    """Return the sums and details of a stored table, in parts by connection. Rows may be in any order."""
     detailed = f.col("row").isin(*DETAILS)
     sums = [f.sum(name).alias(name) for name in SUMMED]
     summed = table.where(~detailed).groupBy(*GROUPED).agg(f.count("*").alias("count"), *sums)
@@ -171,10 +161,7 @@ def topic_ids(table: DataFrame, topics: frozenset[str]) -> frozenset[bytes]:
 
 
 def _spread(spark: SparkSession, shares: list[TaskInput]) -> DataFrame:
-    """Make a DataFrame with one task's input in each row, so that each task gets only its own input.
-
-    If a closure contained the inputs, Spark would send all of them to each task.
-    """
+    """Make a row of each task's input. In a closure, Spark would send all inputs to each task."""
     tasks = pa.table({"task": pa.array(range(len(shares)), pa.int32()), "share": _SHARE.write(shares)})
     return spark.createDataFrame(tasks).repartitionById(len(shares), "task")
 
@@ -229,7 +216,6 @@ def _collect(batches: Iterable[pa.RecordBatch]) -> Batches:
 
 
 def _merged(batches: Iterable[pa.RecordBatch]) -> Batches:
-    """Merge the results of several tasks into one result."""
     whole = Collected()
     for batch in batches:
         for row in range(batch.num_rows):  # one after the other: each may be large
@@ -239,7 +225,6 @@ def _merged(batches: Iterable[pa.RecordBatch]) -> Batches:
 
 
 def _simulated(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Simulate one broker's session cache with the events of its sessions."""
     events = (
         CacheEvent(*event)
         for batch in batches

@@ -60,11 +60,7 @@ _EXCEPTION: Final = re.compile(r"(?!org\.apache|java\.|py4j|scala)[\w.]*(Error|E
 def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], console: Console) -> Collected:
     """Start Spark, measure, and return the figures of the report.
 
-    Args:
-        work: the captures or the table to measure, with the options.
-        master: the Spark master, see `session`.
-        settings: the Spark settings, see `session`.
-        console: the console for the progress bar, and for messages outside the report.
+    `master` and `settings` are as in `session`. The console gets the progress bar, and messages.
 
     Raises:
         NoJavaError: there is no Java for Spark.
@@ -158,13 +154,10 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
 
 
 def partitions_for(size: int, cores: int | None) -> int:
-    """Return the number of tasks that measure connections, for captures or a table of this size.
+    """Return the number of tasks that measure connections, for captures or a table of so many bytes.
 
-    Args:
-        size: the size of the captures, or of the table, in bytes.
-        cores: the number of cores that Spark uses on this machine. None on a cluster: there only the size
-            decides, because executors come and go. Then there are enough tasks for cores that are added
-            later.
+    `cores` is how many Spark uses on this machine. None on a cluster: executors come and go there, so only
+    the size decides, and there are enough tasks for cores that are added later.
     """
     partitions = size // _PARTITION + 1
     return min(partitions, _MOST_PARTITIONS if cores is None else 4 * cores)
@@ -184,10 +177,7 @@ def _stored(table: DataFrame) -> int:
 
 @contextmanager
 def _failures_in_one_line() -> Iterator[None]:
-    """If Spark fails in the `with` block, raise a SparkFailedError with a text of one line (see `_cause`).
-
-    If Ctrl-C ended Spark, raise a KeyboardInterrupt.
-    """
+    """If Spark fails, raise a SparkFailedError of one line, or after Ctrl-C a KeyboardInterrupt."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -220,7 +210,6 @@ def _cause(text: str) -> str:
 
 @contextmanager
 def _task_progress(spark: SparkSession, progress: Progress, bar: TaskID) -> Iterator[None]:
-    """While the `with` block runs, show in the progress bar how many of Spark's tasks are done."""
     over = threading.Event()
     watcher = threading.Thread(target=_watch, args=(spark, progress, bar, over), daemon=True)
     watcher.start()
@@ -246,6 +235,5 @@ def _watch(spark: SparkSession, progress: Progress, bar: TaskID, over: threading
 
 
 def _executors(spark: SparkSession) -> int:
-    """Return the number of executors that have registered at Spark."""
     status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark has no other way
     return int(status.size()) - 1  # the driver is one of them

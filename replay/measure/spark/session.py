@@ -46,8 +46,8 @@ appender.err.layout.pattern = %p %c{1}: %m%n%ex{short}
 
 
 _ANSWER_SECONDS: Final = 10.0
-"""The time limit in seconds for a Spark master to accept a connection, for all of its addresses together. A
-slower master counts as unreachable. Spark's own limit is a minute."""
+"""How long a Spark master may take to accept a connection, for all of its addresses together. A slower one
+counts as unreachable. Spark's own limit is a minute."""
 _STOP_SECONDS: Final = 30
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -95,10 +95,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _own_handlers() -> Iterator[None]:
-    """Restore the earlier handler of Ctrl-C at the end.
-
-    PySpark's own handler would call Java, but Java has ended then.
-    """
+    """Restore the earlier handler of Ctrl-C at the end: PySpark's would call Java, which has ended."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -137,10 +134,7 @@ def check_reachable(master: str) -> None:
 
 
 def _ends(master: str) -> list[tuple[str, int]]:
-    """Return the addresses in the URL of a Spark master, for example spark://a:7077,b:7077.
-
-    If the URL has a form that only Spark can resolve, return an empty list.
-    """
+    """Return the addresses in a master's URL (spark://a:7077,b:7077). Empty if only Spark can resolve it."""
     scheme, _, rest = master.partition("://")
     if scheme == "spark":
         parts = [urlsplit(f"//{part}") for part in rest.split(",")]
@@ -200,11 +194,7 @@ def _gateway(master: str | None, chosen: Mapping[str, str], scratch: Path, stder
 
 
 def _prepare_environment(master: str | None) -> None:
-    """Remove what the shell has set for other programs of Spark, and refuse what Spark's Java can't run with.
-
-    Raises:
-        SparkFailedError: SPARK_HOME is another release, or the user has no name.
-    """
+    """Remove what the shell has set for other programs of Spark, and refuse what Java can't run with."""
     os.environ.pop("PYSPARK_SUBMIT_ARGS", None)  # the command has its own --master and --conf
     if (home := os.environ.get("SPARK_HOME")) and (found := _release(Path(home))) != __version__:
         if master and not is_local(master):
@@ -283,7 +273,6 @@ _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress"
 
 
 def _of_java(scratch: Path, options: str) -> dict[str, str]:
-    """Return the settings for a new Java process."""
     ours = (  # quoted, because the name of a temporary folder may have spaces
         f'"-Dlog4j2.configurationFile={(scratch / "log4j2.properties").as_uri()}" '
         f'"-Djava.io.tmpdir={scratch}" -XX:+UseParallelGC -XX:TieredStopAtLevel=1 -Xshare:auto'
@@ -299,10 +288,7 @@ def _of_java(scratch: Path, options: str) -> dict[str, str]:
 
 
 def _completed(conf: SparkConf, master: str | None, chosen: Mapping[str, str]) -> SparkConf:
-    """Return the settings with which Java was started, and add the settings that are missing.
-
-    The --master and --conf of spark-submit are kept, unless the command has its own.
-    """
+    """Complete the settings of Java. Those of spark-submit are kept, unless the command has its own."""
     if master:
         conf.setMaster(master)
     for key, value in chosen.items():
@@ -328,7 +314,6 @@ def _reason(error: Exception, output: Path) -> str:
 
 
 def _stop(context: SparkContext) -> None:
-    """Stop Spark and the Java process, which may have ended already."""
     gateway = SparkContext._gateway  # noqa: SLF001 - only PySpark's own attribute has the process
     with warnings.catch_warnings(), suppress(PySparkException, Py4JError, OSError):
         warnings.simplefilter("ignore")  # PySpark warns where Java is gone

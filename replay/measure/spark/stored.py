@@ -69,8 +69,7 @@ class Earlier:
     def check(self, path: str, sources: Iterable[Source]) -> None:
         """Check that no capture would be added a second time.
 
-        The rows of a capture can't be replaced later, because a connection's rows may come from several
-        captures.
+        It could not be replaced later, because a connection's rows may come from several captures.
 
         Raises:
             InputError: the table already has some of the captures.
@@ -164,10 +163,7 @@ def check_new(table: DataFrame, added: DataFrame, path: str) -> None:
 
 
 def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> DataFrame:
-    """Write a new table, or add rows to an existing one.
-
-    Return the rows of this run as they can be read from the table.
-    """
+    """Write a new table, or add to an existing one. Return the rows of this run, as read from the table."""
     stored = table.select(*_stored_columns(run))
     with _settings(spark):
         # Tasks have connections to all brokers, each. This makes files of some 64 MB of them, not thousands.
@@ -221,7 +217,6 @@ def sole_writer(path: str) -> Iterator[None]:
 
 
 def _stored_columns(run: int) -> Iterator[Column]:
-    """Yield the columns of the stored files, computed from the columns of the table of exchanges."""
     apis = f.create_map(*(f.lit(part) for key, name in NAMES.items() for part in (int(key), name)))
     key = f.nullif(f.col("api_key").cast("int"), f.lit(-1))
     api = f.coalesce(f.try_element_at(apis, key), f.concat(f.lit("ApiKey"), key))
@@ -234,7 +229,6 @@ def _stored_columns(run: int) -> Iterator[Column]:
 
 
 def _read_columns() -> Iterator[Column]:
-    """Yield the columns of the table of exchanges, computed from the columns of the stored files."""
     for one, kind in zip(COLUMNS, from_arrow_schema(EXCHANGES_RAW), strict=True):
         if one.name in UNSTORED:
             value = f.lit(None).cast(kind.dataType)
@@ -253,7 +247,6 @@ _SETTINGS: Final = {
 
 @contextmanager
 def _settings(spark: SparkSession) -> Iterator[None]:
-    """Set what writing needs. The settings are restored after the body."""
     before = {name: str(spark.conf.get(name)) for name in _SETTINGS}
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
