@@ -48,10 +48,7 @@ matter. -1 has the same bytes in both orders."""
 
 @cache
 def _bounds(size: int) -> np.dtype[np.void]:
-    """Return the numpy type of response entries of this size (v5 and later).
-
-    Its fields are partition, high watermark and log start offset.
-    """
+    """Return the numpy type of response entries of this size (v5 and later)."""
     names, formats, offsets = ["partition", "high", "start"], [">u4", "<i8", "<i8"], [0, 6, 22]
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
@@ -80,9 +77,8 @@ class Element:
 class CapturedBroker:
     """A simulated broker with the session of one connection.
 
-    Args:
-        moves_all: whether every partition sent moves to the end, as in brokers up to 2.8 (KAFKA-12330). In
-            later brokers only partitions sent with records move.
+    With `moves_all`, every partition sent moves to the end, as in brokers up to 2.8 (KAFKA-12330). In later
+    brokers only partitions sent with records move.
     """
 
     def __init__(self, *, moves_all: bool = False) -> None:
@@ -99,8 +95,7 @@ class CapturedBroker:
     def make(self, table: PartitionTable, listing: Listing, response: CapturedResponse) -> bool:
         """Create a session from a full fetch (epoch 0) and its response, of v7 or later.
 
-        Returns:
-            False if the broker created no session: the response is an error, or a throttle emptied it.
+        Return False if the broker created none: the response is an error, or a throttle emptied it.
         """
         walk = response.walk
         if walk.error_code or (not walk.partitions and walk.throttle_time_ms):
@@ -128,10 +123,7 @@ class CapturedBroker:
         return self.add(table.locate(listing)) if listing is not None and sent.partitions else 0, forgotten
 
     def _only_alters(self, table: PartitionTable, sent: FetchRequest) -> bool:
-        """Return True if a fetch is known to add no partition to the session.
-
-        A fetch with more than `_FEW` partitions is not checked, and the result is False.
-        """
+        """Return True if a fetch is known to add no partition. One of more than `_FEW` is not checked."""
         topics, size = sent.topics, sent.layout.request_entry
         if topics.partitions > _FEW or len(topics.keys) != len(topics.blocks):
             return not topics.partitions
@@ -143,11 +135,7 @@ class CapturedBroker:
         return True
 
     def add(self, rows: Rows) -> int:
-        """Add the new partitions of a delta to the session. Return how many were added.
-
-        Args:
-            rows: for each entry of the delta, its row in the table.
-        """
+        """Add the partitions of a delta that are new, from their rows in the table. Return how many."""
         table = self._session_table()
         size = len(table.topic)
         if size > len(self._rank):
@@ -174,9 +162,7 @@ class CapturedBroker:
     def response(self, response: CapturedResponse, listing: Listing) -> tuple[list[Buffer], list[Element]]:
         """Return the incremental response: the frame in pieces, and its topic elements.
 
-        Args:
-            response: the captured full response, of v7 or later.
-            listing: the partitions of the fetch, all of which are in the session.
+        The captured full response is of v7 or later. All partitions of `listing` are in the session.
         """
         layout, walk = response.layout, response.walk
         if walk.error_code:
@@ -193,7 +179,6 @@ class CapturedBroker:
         return pieces, elements
 
     def _arranged(self, order: Rows) -> None:
-        """Reorder the columns in the way in which the table reordered its rows."""
         for column in (self._high, self._start, self._rank, self._named):
             column[: len(order)] = column[order]
 
@@ -207,10 +192,7 @@ class CapturedBroker:
         return self._table
 
     def _included(self, response: CapturedResponse, listing: Listing) -> Iterator[tuple[int, IncludedEntry]]:
-        """From a full response, yield the entries that a session would send, each with its rank.
-
-        Their offsets are stored, for the comparison with the next response.
-        """
+        """Yield the entries that a session would send, each with its rank, and store their offsets."""
         if not response.errors and response.lists(listing):
             rows = self._session_table().locate(listing)
             if len(rows) and rows.min() >= 0:
@@ -223,12 +205,7 @@ class CapturedBroker:
         yield from self._others(response)
 
     def _included_of_all(self, response: CapturedResponse, rows: Rows) -> Iterator[tuple[int, IncludedEntry]]:
-        """Do the same as `_included`, for a response without errors.
-
-        Args:
-            response: the captured full response.
-            rows: for each of its entries, the row in the table.
-        """
+        """Do the same for a response without errors, whose entries are at these rows of the table."""
         table, entries = self._session_table(), response.entries
         fields = entries.view(_bounds(response.layout.response_entry))
         high, start = fields["high"], fields["start"]
@@ -282,14 +259,11 @@ class CapturedBroker:
     def _as_in_session(
         self, response: CapturedResponse, entry: PartitionResponse, row: int
     ) -> tuple[list[memoryview], int]:
-        """Return an entry and its error in the form of a session.
-
-        If a topic id was known in the session, the error UNKNOWN_TOPIC_ID becomes UNKNOWN_TOPIC_OR_PARTITION.
-        """
+        """Return an entry and its error in the form of a session."""
         start, code = entry.start, entry.error_code
         if code != ErrorCode.UNKNOWN_TOPIC_ID:
             self._named[row] = True
-        elif self._named[row]:
+        elif self._named[row]:  # the session has known the topic id
             code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             patch = memoryview(code.to_bytes(2))
             return [*response.part(start, start + 4), patch, *response.part(start + 6, entry.end)], code

@@ -19,11 +19,8 @@ _ABORTED_SIZE: Final = 16
 class CapturedResponse:
     """A captured fetch response, parsed to its end.
 
-    Args:
-        pieces: the whole frame. The contents of records may be cut (see `is_cut`). Cut contents still have
-            their length.
-        version: the version of the request.
-        isolation_level: the isolation level of the request.
+    `pieces` are the whole frame. The contents of records may be cut (see `is_cut`), and still have their
+    length.
 
     Raises:
         ProtocolError: the bytes are not a fetch response of that version.
@@ -48,7 +45,6 @@ class CapturedResponse:
             raise Malformed("a fetch response that ends early")
 
     def part(self, start: int, end: int) -> list[memoryview]:
-        """Return a slice of the frame without copying it."""
         return self._frame.span(start, end)
 
     @cached_property
@@ -60,7 +56,6 @@ class CapturedResponse:
 
     @property
     def correlation_id(self) -> bytes:
-        """The correlation id of the response, 4 bytes."""
         return b"".join(self.part(4, 8))
 
     @property
@@ -85,7 +80,6 @@ class CapturedResponse:
 
     @cached_property
     def empty_entries(self) -> list[tuple[bytes, Entries]]:
-        """The empty entries of each topic, with the topic's key."""
         found: dict[bytes, list[bytes]] = {}
         end = self.layout.empty_ends[1 if self.isolation_level else 0]
         for run in self.walk.runs:
@@ -98,10 +92,7 @@ class CapturedResponse:
 
     @property
     def entries(self) -> Entries:
-        """All entries in the order of the response, each in the form of an empty entry.
-
-        For one of `other_entries`, the fields at its end are replaced by those of an empty entry.
-        """
+        """All entries in their order. For one of `other_entries`, its end is that of an empty entry."""
         return self._ordered[0]
 
     @property
@@ -127,7 +118,6 @@ class CapturedResponse:
 
     @property
     def errors(self) -> bool:
-        """Whether an entry has an error."""
         return any(entry.error_code for entry in self.walk.entries)
 
     def lists(self, listing: Listing) -> bool:
@@ -161,10 +151,7 @@ def joined(pieces: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _raised(response: CapturedResponse) -> bytes:
-    """Return a response of v4 to v6 as v7.
-
-    v7 adds an error code and a session id, and to v4 also log start offsets.
-    """
+    """Return a response of v4 to v6 as v7: with error code and session id, for v4 with log start offsets."""
     frame = b"".join(response.pieces)
     head = frame[4:12] + bytes(6)
     body = frame[12:]

@@ -25,8 +25,7 @@ class Ending:
     """The outcome of closing the gateway's session. None if there was no session to close, if the capture
     does not show when the client left, or with the policy ``always``."""
     differing: int
-    """How many responses the core expanded to another size than the captured response has. With the policy
-    ``always``: 0."""
+    """How many responses the core expanded to another size than the captured one. With ``always``: 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +36,17 @@ class Repeats:
     outcome: Outcome
     """The outcome of the first repeated fetch in the chosen policy."""
     other: Outcome
-    """The outcome of an earlier fetch in the other policy. The repeated fetches have the same cost. See
-    `Engine.drain_other`."""
+    """The outcome of an earlier fetch in the other policy, with the same cost. See `Engine.drain_other`."""
 
 
 class Engine:
-    """Turns the exchanges of one connection into outcomes.
+    """Turns the exchanges of one connection into outcomes. `add` and `end` return those of the chosen policy.
 
     Both policies get the same parsed fetches, so that they can be compared.
 
-    Args:
-        policy: the chosen policy. `add` and `end` return its outcomes.
-        plain: whether fewer fetches are recognised as repeats. With the policy ``always``, every fetch then
-            goes through both policies. With ``gateway``, no `Follower` is used, but ``always`` still does not
-            get a fetch that repeats one which changed nothing.
+    With `plain`, fewer fetches are recognised as repeats. With the policy ``always``, every fetch then goes
+    through both policies. With ``gateway``, no `Follower` is used, but ``always`` still does not get a fetch
+    that repeats one which changed nothing.
     """
 
     def __init__(self, policy: Policy, *, plain: bool = False) -> None:
@@ -69,7 +65,6 @@ class Engine:
         """The last outcome of ``always``, if neither the fetch nor its response changed anything."""
         self._unanswered: list[CapturedFetch] = []
         self._template: FetchTemplate | None = None
-        """The template of the last fetch."""
 
     def add(self, exchange: Exchange) -> list[Outcome]:
         """Add an exchange. Return the outcomes of all fetches that are final now."""
@@ -125,7 +120,6 @@ class Engine:
         return outcomes
 
     def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Ending]:
-        """Add the end of the connection. Return the outcomes of all remaining fetches, and the ending."""
         last = self._number
         settled = [self._left_out(f) for f in self._unanswered if f.outcome.exchange.number < last]
         trailing = [f for f in self._unanswered if f.outcome.exchange.number >= last]
@@ -159,10 +153,7 @@ class Engine:
         return settled
 
     def _repeat_in_always(self, exchange: Exchange) -> list[Outcome]:
-        """Return the outcome in the policy ``always`` of a fetch that repeats the last one in ``gateway``.
-
-        ``always`` only gets the fetch if the last one changed anything there.
-        """
+        """Return the outcome in ``always`` of a fetch that repeats the last one in ``gateway``."""
         like = self._unchanged
         if like is not None:
             return [like if self._other is self._always else like.repeated_by(exchange)]
@@ -184,25 +175,18 @@ class Engine:
         return []
 
     def _noted(self, outcomes: list[Outcome]) -> list[Outcome]:
-        """Return the given final outcomes of the chosen policy.
-
-        First keep the outcomes of ``always`` that result from them, for `drain_other`.
-        """
+        """Keep the outcomes of ``always`` that result from outcomes of the chosen policy. Return these."""
         if self._follower is not None:
             self._take_over(self._follower.note(outcomes))
         return outcomes
 
     def _take_over(self, outcomes: list[Outcome]) -> None:
-        """Keep outcomes of ``always`` for `drain_other`."""
         if outcomes:
             self._of_other += outcomes
             self._unchanged = outcomes[-1] if _changes_nothing(outcomes[-1]) else None
 
     def _left_out(self, fetch: CapturedFetch) -> Outcome:
-        """Count a fetch without a captured response at its captured cost.
-
-        Without the response, the next state of the session is unknown.
-        """
+        """Count a fetch at its captured cost: without its response, the session's next state is unknown."""
         share_captured(fetch)
         fetch.outcome.reason = UNPAIRED
         return fetch.outcome

@@ -14,10 +14,7 @@ from replay.simulate.policies import AlwaysPolicy
 class Follower:
     """Adds fetches to the policy ``always``, or lets it take over the gateway's outcomes.
 
-    Its memory holds three fetches at most.
-
-    Args:
-        policy: the policy ``always``, which nothing else adds fetches to.
+    Nothing else adds fetches to `policy`. At most three fetches are in memory.
     """
 
     def __init__(self, policy: AlwaysPolicy) -> None:
@@ -25,8 +22,7 @@ class Follower:
         self._follows = False
         """Whether both sessions are in the same state, before the fetch that waits."""
         self._missed: CapturedFetch | None = None
-        """The last fetch that the policy did not process, because the gateway's outcome was used in place of
-        its own."""
+        """The last fetch that the policy did not process, because it took over the gateway's outcome."""
         self._waiting: CapturedFetch | None = None
         """A fetch whose outcome the gateway does not know yet."""
         self._last: tuple[CapturedFetch, Outcome] | None = None
@@ -81,10 +77,7 @@ def for_other(fetch: CapturedFetch) -> CapturedFetch:
 
 
 def _plain(outcome: Outcome) -> bool:
-    """Return whether a fetch went through the session, with one request and one response.
-
-    The request is the full one that begins the session, or it changes no partition's membership.
-    """
+    """Return whether a fetch began the session, or went through it without a change of membership."""
     return (
         outcome.eligible
         and not outcome.reason
@@ -95,10 +88,7 @@ def _plain(outcome: Outcome) -> bool:
 
 
 def _complete(fetch: CapturedFetch) -> bool:
-    """Return whether a fetch lists one topic, and its response has exactly the same partitions.
-
-    The response must have no error of its own, and no session of the client.
-    """
+    """Return whether a fetch lists one topic, and its response has exactly the same partitions."""
     response, listing = fetch.response, fetch.request.listing
     if response is None or listing is None or len(listing.keys) != 1:
         return False

@@ -88,17 +88,14 @@ class Outcome:
     reason: str = ""
     """The reason why the fetch was not eligible, or why the engine forwarded it unchanged."""
     session_kind: Kind | None = None
-    """The kind of the first request that was sent for the fetch, apart from closes. None if the fetch was not
-    eligible."""
+    """The kind of the first request for the fetch, apart from closes. None if it was not eligible."""
     session_request_bytes: int = 0
     """The request bytes with sessions. Closes and repairs are included, as in `session_response_bytes`."""
     session_response_bytes: int = 0
     close_bytes: int = 0
-    """The bytes of requests that close a session, and of their responses. The session's request bytes and
-    response bytes include them."""
+    """The part of the two figures above for requests that close a session, and for their responses."""
     repair_bytes: int = 0
-    """The bytes of fetches that were sent again after a session was lost, and of their responses. The
-    session's request bytes and response bytes include them."""
+    """The part for fetches that were sent again after a session was lost, and for their responses."""
     full: int = 0
     incremental: int = 0
     sessionless: int = 0
@@ -120,7 +117,6 @@ class Outcome:
     """The fetch's response. None if there is none, or if the request or the response was not parsed."""
 
     def topic(self, key: bytes, layout: FetchLayout) -> TopicShare:
-        """Return the figures of a topic. A new topic gets figures of 0."""
         name = key if layout.topic_ids else key.decode(errors="replace")
         share = self.topics.get(name)
         if share is None:
@@ -128,7 +124,6 @@ class Outcome:
         return share
 
     def sent(self, kind: Kind, size: int, partitions: int) -> None:
-        """Count a request that is sent to the broker."""
         if kind == "close":
             self.closes += 1
             self.close_bytes += size
@@ -162,11 +157,9 @@ class CapturedFetch:
     outcome: Outcome
     request: FetchRequest
     elements: list[ListedTopic]
-    """The topics of the request."""
     response: CapturedResponse | None
     repeats: bool = False
-    """Whether this fetch repeats an earlier fetch. It then uses the parsed request and response of the
-    earlier fetch."""
+    """Whether it repeats an earlier fetch, and has the parsed request and response of that one."""
 
     @property
     def listed(self) -> bool:
@@ -176,7 +169,6 @@ class CapturedFetch:
         )
 
     def repeated_by(self, exchange: Exchange) -> "CapturedFetch":
-        """Return a fetch that has the same outcome as this one. Both use the same `TopicShare` objects."""
         outcome = self.outcome.repeated_by(exchange)
         return CapturedFetch(outcome, self.request, self.elements, self.response, repeats=True)
 
@@ -208,13 +200,8 @@ def read_fetch(
 ) -> tuple[CapturedFetch | None, FetchTemplate | None]:
     """Parse a fetch and its response, and store their figures in its outcome.
 
-    Args:
-        outcome: the outcome of the fetch.
-        template: the template of the connection's last fetch.
-
-    Returns:
-        The parsed fetch, and the template for the next fetch. If the fetch can't be used, the first value is
-        None, and the outcome has the reason.
+    Return the parsed fetch, and the template for the next one, given that of the connection's last fetch. If
+    the fetch can't be used, the first value is None, and the outcome has the reason.
     """
     exchange = outcome.exchange
     version = exchange.api_version
@@ -244,7 +231,6 @@ def read_fetch(
 
 
 def _why_not_read(frame: bytes, version: int) -> str:
-    """Return why a fetch of an unsupported version is not eligible."""
     if version < MIN_VERSION:  # the body begins with the replica id
         replica_id, _ = read_int32(frame, request_header(frame, 4)[4])
         if replica_id != CONSUMER:
@@ -274,7 +260,7 @@ def kind_of(session_id: int, epoch: int) -> Kind:
 
 
 def share_captured(fetch: CapturedFetch) -> None:
-    """For each topic in the captured request and response, add its bytes and partitions to its figures."""
+    """Add the topics in the captured request and response to their figures."""
     outcome, layout = fetch.outcome, fetch.request.layout
     for key, count, size in fetch.elements:
         share = outcome.topic(key, layout)
@@ -289,10 +275,7 @@ def share_captured(fetch: CapturedFetch) -> None:
 
 
 def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
-    """For each topic in a request to the broker, add its bytes and partitions to its figures.
-
-    Also add the bytes to the figures of the fetch.
-    """
+    """Add the topics in a request to the broker to their figures, and their bytes to the fetch's."""
     for key, count, size in _request_topics(sent):
         outcome.session_listing_bytes += size
         share = outcome.topic(key, sent.layout)
@@ -301,10 +284,7 @@ def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
 
 
 def share_elements(outcome: Outcome, layout: FetchLayout, elements: list[Element]) -> None:
-    """For each topic in an incremental response, add its bytes and partitions to its figures.
-
-    Also add the bytes and partitions to the figures of the fetch.
-    """
+    """Add the topics in an incremental response to their figures, and to the fetch's."""
     for element in elements:
         size = sum(map(len, element.pieces))
         outcome.session_partitions_answered += element.partitions
@@ -316,10 +296,7 @@ def share_elements(outcome: Outcome, layout: FetchLayout, elements: list[Element
 
 
 def share_whole(outcome: Outcome, response: CapturedResponse) -> None:
-    """For each topic in a full response, add its bytes and partitions to its figures.
-
-    Also add the bytes and partitions to the figures of the fetch.
-    """
+    """Add the topics in a full response to their figures, and to the fetch's."""
     outcome.session_partitions_answered += response.walk.partitions
     outcome.session_empty_entry_bytes += response.empty_entry_bytes
     outcome.session_entry_bytes += response.entry_bytes
@@ -331,7 +308,6 @@ def share_whole(outcome: Outcome, response: CapturedResponse) -> None:
 
 
 def _request_topics(request: FetchRequest) -> Iterator[ListedTopic]:
-    """Yield each topic of a request."""
     topics, layout = request.topics, request.layout
     if request.unsupported_reason:
         return

@@ -65,8 +65,7 @@ class _SimulatedRequest:
     """The fetch request. None for the core's own ApiVersions request."""
     outcome: Outcome
     own: bool
-    """Whether the core sent the request on its own initiative. If so, no fetch of the client waits for the
-    response."""
+    """Whether the core sent it on its own initiative. Then no fetch of the client waits for the response."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,31 +85,23 @@ class _Template:
     request: Turned
     response: Turned
     plan: SessionPlan | None = None
-    """The core's plan for matching responses. It is None until the core's fast path has expanded one matching
-    response to the captured size. After that, the plan expands all other matching responses."""
+    """The core's plan for matching responses. None until the core's fast path has expanded one of them to the
+    captured size. After that, the plan expands all others."""
 
     def asked(self, frame: bytes) -> bool:
-        """Return whether a fetch matches the template.
-
-        Versions differ as well: with another one, a gateway begins a new session. Some have the same layout.
-        """
+        # With another version, a gateway begins a new session. Some versions have the same layout.
         return frame.startswith(self.kind, LENGTH_BYTES) and self.request.matches(frame)
 
     @property
     def answer_size(self) -> int:
-        """The size of the broker's response, in bytes."""
         return RESPONSE_CORRELATION_ID.stop + len(self.answer)
 
     def answered(self, exchange: Exchange) -> bytes:
-        """Return the broker's response to a fetch that matches the template."""
         return (4 + len(self.answer)).to_bytes(4) + exchange.request[REQUEST_CORRELATION_ID] + self.answer
 
 
 class GatewayPolicy:
-    """A policy that plays fetches through the gateway's own core.
-
-    The core's clock has the times of the capture.
-    """
+    """A policy that plays fetches through the gateway's own core, with the times of the capture."""
 
     def __init__(self) -> None:
         self.differing = 0
@@ -217,10 +208,7 @@ class GatewayPolicy:
         return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
-        """Add the next fetch.
-
-        If its response was not captured, the fetch is sent and stays without a response.
-        """
+        """Add the next fetch. If its response was not captured, it is sent and stays without one."""
         exchange, outcome = fetch.outcome.exchange, fetch.outcome
         settled = self.settle(exchange.request_time)
         self._header = exchange.request[4:8], exchange.request[REQUEST_START_BYTES : fetch.request.body]
@@ -241,15 +229,11 @@ class GatewayPolicy:
         return settled
 
     def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
-        """Settle all open fetches.
-
-        If the capture shows when the client left, the core's session is closed at that time. After the close,
-        the core treats responses differently.
-        """
+        """Settle all open fetches. If the capture shows when the client left, the session is closed then."""
         settled = []
         closing = Outcome(_no_exchange(end))
         if end.closed:
-            settled += self.settle(end.closed_time)
+            settled += self.settle(end.closed_time)  # after the close, the core treats responses differently
             self._connection.close_session(end.closed_time / _SECOND)
             self._forward(closing)
         settled += self.settle(None)
@@ -257,12 +241,7 @@ class GatewayPolicy:
         return settled, closing if closing.closes else None
 
     def _forward(self, outcome: Outcome, passed: bytes = b"") -> None:
-        """Send the core's requests to the broker. They count for the fetch that caused them.
-
-        Args:
-            outcome: the outcome of that fetch.
-            passed: requests that the fast path sent.
-        """
+        """Send the requests that the fast path `passed`, and the core's. They count for this outcome."""
         data = passed + b"".join(self._connection.drain_broker())
         while data:
             size = 4 + int.from_bytes(data[:4])
@@ -318,14 +297,10 @@ class GatewayPolicy:
         return settled
 
     def _is_in_flight(self, outcome: Outcome) -> bool:
-        """Return whether the broker still has to answer a fetch."""
         return any(sent.outcome is outcome and not sent.own for sent in self._in_flight)
 
     def _answer(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
-        """Answer the oldest request, which belongs to this fetch.
-
-        The core may then send the fetch once more.
-        """
+        """Answer the oldest request, which is for this fetch. The core may then send the fetch once more."""
         exchange, outcome, connection = fetch.outcome.exchange, fetch.outcome, self._connection
         time = exchange.response_time / _SECOND
         buffered, sent = connection.buffered, self._in_flight.popleft().request
@@ -367,7 +342,6 @@ class GatewayPolicy:
     def _modelled(
         self, fetch: CapturedFetch, sent: FetchRequest | None, response: CapturedResponse
     ) -> list[Buffer]:
-        """Return the simulated response of the broker."""
         if sent is None:
             raise RuntimeError("the core's own requests are answered at once")
         outcome = fetch.outcome
@@ -494,21 +468,12 @@ class AlwaysPolicy:
 
 
 def _moves_all(response: bytes, version: int) -> bool:
-    """Return whether a broker moves every partition that it sends to the end (`CapturedBroker`).
-
-    Args:
-        response: the broker's ApiVersions response.
-        version: the version of the request.
-    """
+    """Return whether a broker with this ApiVersions response moves all that it sends to the end."""
     return _moves_all_of(response[RESPONSE_CORRELATION_ID.stop :], version)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # all clients of a broker get the same response
 def _moves_all_of(body: bytes, version: int) -> bool:
-    """Return the result of `_moves_all` for a response without length and correlation id.
-
-    Results are cached, because all clients of a broker get the same response.
-    """
     _, features = clamped(bytes(RESPONSE_CORRELATION_ID.stop) + body, version)
     return features is not None and not features.moves_records_only
 
@@ -523,10 +488,7 @@ def _whole(fetch: CapturedFetch, session: tuple[int, int]) -> FetchRequest:
 
 
 def _modern(correlation_id: bytes) -> bytes:
-    """Return the ApiVersions response of a modern broker.
-
-    It is used if the capture began after the client's own ApiVersions request.
-    """
+    """Return the ApiVersions response of a modern broker, if the client's own was not captured."""
     ranges = b"".join(key.to_bytes(2) + least.to_bytes(2) + most.to_bytes(2) for key, least, most in _MODERN)
     body = correlation_id + bytes(2) + encode_count(len(_MODERN)) + ranges
     return len(body).to_bytes(4) + body
@@ -536,7 +498,6 @@ _MODERN: Final = ((ApiKey.FETCH, 4, 17), (ApiKey.OFFSET_FETCH, 1, 9), (ApiKey.FI
 
 
 def _closed(layout: FetchLayout, correlation_id: bytes) -> bytes:
-    """Return the broker's response to the close of a session."""
     tags = b"\x00" if layout.flexible else b""
     content = response_head(layout, correlation_id, 0) + layout.count(0) + tags
     return len(content).to_bytes(4) + content

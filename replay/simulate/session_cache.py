@@ -14,8 +14,7 @@ SLOTS: Final = 1000
 """Kafka's default of max.incremental.fetch.session.cache.slots."""
 SHARDS: Final = 8
 EVICTION_MS: Final = 120_000
-"""The age at which another session may evict an unused session, in milliseconds. Kafka has no setting for
-it."""
+"""The age at which another session may evict an unused session. Kafka has no setting for it."""
 
 Act: TypeAlias = Literal["make", "touch", "close"]
 
@@ -27,7 +26,6 @@ class CacheEvent(NamedTuple):
     """The time of the event, in ns since 1970."""
     act: Act
     name: str
-    """The name of the session."""
     size: int
     """The number of partitions in the session."""
 
@@ -52,8 +50,7 @@ class CachedSession:
     cached_size: int = 0
     """The number of partitions in the session at its last use."""
     lasting: bool = False
-    """Whether the session was more than two minutes old at its last use. If so, a larger session may evict
-    it."""
+    """Whether it was more than two minutes old then. If so, a larger session may evict it."""
 
     def touch(self, now: int, size: int) -> None:
         """Note a use of the session at `now`, in ms."""
@@ -78,10 +75,8 @@ class _Shard:
 class BrokerSessionCache:
     """The fetch sessions of one broker.
 
-    Args:
-        slots: the number of session slots of the whole broker.
-        shards: the number of shards, which is 8 since Kafka 3.8, and 1 before. All shards have the same
-            number of slots. If the slots can't be divided evenly, the rest is not used.
+    A broker has 8 shards since Kafka 3.8, and had 1 before. `slots` are those of the whole broker. If they
+    can't be divided evenly, the rest is not used.
     """
 
     def __init__(self, slots: int = SLOTS, shards: int = SHARDS) -> None:
@@ -115,7 +110,6 @@ class BrokerSessionCache:
         return True
 
     def touch(self, name: str, size: int, now: int) -> bool:
-        """Use a session with this number of partitions. Return False if the session is not in the cache."""
         shard = self._shard_of.get(name)
         if shard is None:
             return False
@@ -123,16 +117,12 @@ class BrokerSessionCache:
         return True
 
     def close(self, name: str) -> None:
-        """Free the slot of a session that is closed, if it has a slot."""
         shard = self._shard_of.pop(name, None)
         if shard is not None:
             del shard.sessions[name]
 
     def _make_room(self, shard: _Shard, requested: CachedSession, now: int) -> bool:
-        """Evict a session if the rules allow it (FetchSessionCacheShard.tryEvict).
-
-        Return whether a session was evicted.
-        """
+        """Evict a session if the rules allow it (FetchSessionCacheShard.tryEvict). Return whether one was."""
         if not shard.sessions:
             return False
         stale = min(shard.sessions.values(), key=lambda one: (one.last_used, one.id))
@@ -232,7 +222,6 @@ class _Needed:
             self._widen()
 
     def periods(self) -> list[tuple[int, int]]:
-        """Return the start of each period, and the largest number of sessions in the period."""
         return [(begin, most) for begin, most, _ in self._periods]
 
     def _widen(self) -> None:
@@ -246,7 +235,7 @@ class _Needed:
 
 
 class SessionLog:
-    """The events of one connection's sessions. It omits uses that hardly change the simulated cache.
+    """The events of one connection's sessions, at times in ns. It omits uses that hardly change the cache.
 
     It keeps the first and the last use of a session, each use with a new number of partitions, the uses
     before and after a pause of `TOUCH_NS`, and one use in each `TOUCH_NS`. So if a session is evicted while
@@ -259,17 +248,9 @@ class SessionLog:
         self._skipped: dict[str, CacheEvent] = {}
 
     def make(self, time: int, name: str, size: int) -> None:
-        """Record that a session was created.
-
-        Args:
-            time: the time at which it was created, in ns.
-            name: the name of the session.
-            size: the number of partitions in the session.
-        """
         self._keep(CacheEvent(time, "make", name, size))
 
     def touch(self, time: int, name: str, size: int) -> None:
-        """Record that a session was used."""
         event = CacheEvent(time, "touch", name, size)
         before = self._skipped.get(name)
         if before is not None and time - before.time >= TOUCH_NS:
@@ -281,12 +262,10 @@ class SessionLog:
             self._skipped[name] = event
 
     def close(self, time: int, name: str) -> None:
-        """Record that a session was closed."""
         self._flush(name)
         self._keep(CacheEvent(time, "close", name, 0))
 
     def drain(self) -> list[CacheEvent]:
-        """Return the kept events, and remove them from the log."""
         for name in list(self._skipped):
             self._flush(name)
         events, self._events = self._events, []

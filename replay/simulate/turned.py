@@ -14,13 +14,8 @@ from replay.simulate.outcome import head_size
 class Turned:
     """A template of a frame. Frames match if only their start and the rotation of their entries differ.
 
-    Args:
-        frame: the frame.
-        begin: the offset after the correlation id. Frames are compared from this offset on.
-        start: the offset of the first entry.
-        end: the offset after the last entry.
-        item: the size of each entry in bytes. An entry begins with its partition, and no partition is listed
-            twice.
+    Frames are compared from `begin` on, the offset after the correlation id. The entries are from `start` to
+    `end`, of `item` bytes each. An entry begins with its partition, and no partition is listed twice.
     """
 
     __slots__ = ("_after", "_at", "_before", "_begin", "_circle", "_item", "_listed", "_start", "size")
@@ -36,10 +31,6 @@ class Turned:
         """Where the first entry of the last matching frame begins, as an offset in `_circle`."""
 
     def matches(self, frame: bytes) -> bool:
-        """Return whether a frame equals the template, apart from the rotation of entries.
-
-        The bytes before `begin` are not compared.
-        """
         if (
             len(frame) != self.size
             or not frame.startswith(self._before, self._begin)
@@ -53,11 +44,9 @@ class Turned:
         return True
 
     def _place(self, frame: bytes) -> int:
-        """Return the position of a frame's first entry in the template's circle of entries, or -1.
-
-        Usually this entry was the first or the second one of the last frame.
-        """
+        """Return the position of a frame's first entry in the template's circle of entries, or -1."""
         circle, start, item, last = self._circle, self._start, self._item, self._at
+        # Usually this entry was the first or the second one of the last frame.
         for at in (last, (last + item) % self._listed):
             if frame.startswith(circle[at : at + PARTITION_BYTES], start):
                 return at
@@ -77,10 +66,7 @@ def turned_request(request: FetchRequest) -> Turned | None:
 
 
 def turned_response(response: CapturedResponse) -> Turned | None:
-    """Return a template of a response that has only empty entries of one topic.
-
-    Return None for any other response.
-    """
+    """Return a template of a response that has only empty entries of one topic. None for any other."""
     walk, item = response.walk, response.layout.response_entry
     if len(walk.elements) != 1 or len(walk.runs) != 1 or walk.entries or response.cut:
         return None
