@@ -67,17 +67,10 @@ class Cluster:
 
 
 def read_cluster(api_key: int, version: int, frame: bytes, *, partitions: bool) -> Cluster | None:
-    """Read a response, which begins with its length field.
+    """Read a whole response to a request of this version. With `partitions`, also read the replicas.
 
-    Args:
-        api_key: one of `TELLS`.
-        version: the version of the request.
-        frame: the whole response.
-        partitions: whether to read the replicas of partitions as well.
-
-    Returns:
-        The contents. None if the version is not known, if the bytes are not such a response, or if it is
-            about controllers.
+    Return None if the version is not known, if it is not a response of `TELLS`, or if it is about
+    controllers.
     """
     if version not in _VERSIONS[ApiKey(api_key)]:
         return None
@@ -94,12 +87,9 @@ def unpacked(packed: bytes) -> Iterator[Replicas]:
         yield Replicas(partition, leader, tuple(numbers[at - count : at]))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # all clients of a cluster get the same response
 def _read(api_key: int, version: int, content: bytes, partitions: bool) -> Cluster | None:
-    """Read a response without its length and correlation id.
-
-    Results are cached, because all clients of a cluster get the same response.
-    """
+    """Read a response without its length and correlation id."""
     try:
         if api_key == ApiKey.DESCRIBE_CLUSTER:
             return _describe_cluster(content, version)
@@ -190,10 +180,7 @@ class _Metadata:
         return packed, at
 
     def _partition(self, at: int) -> tuple[Replicas, list[int], int]:
-        """Read a partition.
-
-        Return it, where each of its counts is from its beginning on, and its end.
-        """
+        """Return a partition, the offsets of its counts from its beginning, and its end."""
         start = at
         partition, at = read_int32(self._content, at + 2)
         leader, _ = read_int32(self._content, at)
@@ -239,5 +226,4 @@ class _Metadata:
 
 
 def _column(found: np.ndarray, place: int) -> np.ndarray:
-    """Return the int32 that each row has at a place."""
     return np.ascontiguousarray(found[:, place : place + 4]).view(">i4")[:, 0]

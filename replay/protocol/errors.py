@@ -218,14 +218,9 @@ class Errors:
 
 
 def read_errors(api_key: int, version: int, pieces: Iterable[Buffer]) -> Errors | None:
-    """Read the error codes of a response. Return None if the response can't be parsed.
+    """Read the error codes of a response, from the pieces of its frame. Return None if it can't be parsed.
 
     If replay has no schema for the response, the result is empty.
-
-    Args:
-        api_key: the API key of the request.
-        version: the version of the request.
-        pieces: the whole frame of the response, in pieces.
     """
     schema = SCHEMAS.get(api_key)
     if schema is None:

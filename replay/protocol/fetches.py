@@ -17,20 +17,13 @@ class FetchSummary:
     record_bytes: int
     partitions: int
     partition_errors: tuple[int, ...]
-    """The error codes of entries with an error."""
     reads: tuple[tuple[bytes, int, int, int], ...] = ()
     """Topic key, partition, record bytes and high watermark of the entries with records. The bytes are -1 if
     an entry has an error, or sends the client elsewhere."""
 
 
 def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchSummary | None:
-    """Read a fetch response. Return None if it can't be parsed.
-
-    Args:
-        version: the version of the fetch request, v4 or later.
-        isolation_level: the isolation level of the fetch request.
-        pieces: the whole frame of the response, in pieces.
-    """
+    """Read a fetch response of v4 or later, from the pieces of its frame. None if it can't be parsed."""
     walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=True)
     try:
         for piece in pieces:

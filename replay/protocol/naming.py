@@ -80,17 +80,10 @@ _METADATA: Final = frozenset({"topics.name", "topics.partitions.partition_index"
 def named_partitions(
     api_key: int, version: int, frame: bytes, body: int, names: Mapping[bytes, str]
 ) -> Iterator[tuple[str, int]]:
-    """Yield the topic and the number of each partition that a request names.
+    """Yield the topic and the number of each partition that a request names. Its body begins at `body`.
 
-    Topics whose id has no known name are left out. Nothing is yielded for a request that can't be read, or if
-    `SCHEMAS` has no partitions for its API (Fetch has none).
-
-    Args:
-        api_key: the API key of the request.
-        version: the version of the request.
-        frame: the whole frame.
-        body: the offset of the body in the frame.
-        names: topic id -> name.
+    Topics whose id has no name in `names` are left out. Nothing is yielded for a request that can't be read,
+    or if `SCHEMAS` has no partitions for its API (Fetch has none).
     """
     found = _read(SCHEMAS.get(api_key, ""), api_key, version, frame, body)
     topic = ""
@@ -115,15 +108,9 @@ def transaction_of(api_key: int, version: int, frame: bytes, body: int) -> bytes
 
 
 def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int | None:
-    """Return how many partitions a request lists.
+    """Return how many partitions a request lists. Its body begins at `body`.
 
-    Return None if `SCHEMAS` has no partitions for this API, or if the request can't be read.
-
-    Args:
-        api_key: the API key of the request.
-        version: the version of the request.
-        frame: the whole frame.
-        body: the offset of the body in the frame.
+    None if `SCHEMAS` has no partitions for this API, or if the request can't be read.
     """
     if "partition" not in SCHEMAS.get(api_key, ""):
         return None
@@ -135,10 +122,7 @@ def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int
 
 
 def metadata_partitions(version: int, frame: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the topic and the number of each partition in a Metadata response.
-
-    If the response does not parse, nothing is yielded.
-    """
+    """Yield the topic and number of each partition in a Metadata response. Nothing if it is not one."""
     key = ApiKey.METADATA
     try:
         _, body = response_header(frame, 4, key, version)
@@ -164,15 +148,7 @@ def given(api_key: int, version: int, frame: bytes) -> Struct | None:
 def changed(
     api_key: int, version: int, frame: bytes, body: int, edits: Callable[[Struct], Iterator[Edit]]
 ) -> bytes:
-    """Return a request with changes to what `SCHEMAS` names. A request that can't be read stays unchanged.
-
-    Args:
-        api_key: the API key of the request.
-        version: the version of the request.
-        frame: the whole frame.
-        body: the offset of the body in the frame.
-        edits: returns the edits of each struct.
-    """
+    """Return a request with changes to what `SCHEMAS` names. A request that can't be read stays unchanged."""
     found = _read(SCHEMAS.get(api_key, ""), api_key, version, frame, body)
     made = [edit for struct, _ in structs(found) for edit in edits(struct)] if found else []
     return edited(frame, made) if made else frame
@@ -204,7 +180,6 @@ def own_client(frame: bytes, suffix: bytes) -> bytes:
 
 
 def _read(schema: str, api_key: int, version: int, frame: bytes, body: int) -> Struct | None:
-    """Read the names in a request. Return None if the request can't be read."""
     try:
         return read(schema, api_key, version, frame, body, whole=False)
     except ProtocolError:

@@ -111,10 +111,7 @@ def _row(exchange: Exchange) -> tuple[Any, ...]:
 
 
 def _named(exchange: Exchange) -> tuple[int | None, int | None]:
-    """Return how many partitions a request lists, and the isolation level of a fetch.
-
-    None stands for an unknown value.
-    """
+    """Return how many partitions a request lists, and the isolation level of a fetch. None if unknown."""
     frame, key, version = exchange.request, exchange.api_key, exchange.api_version
     if not frame or exchange.request_missing:
         return None, None
