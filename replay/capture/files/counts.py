@@ -9,13 +9,9 @@ from itertools import pairwise
 from typing import Self
 
 MOST_PROBLEMS = 10
-"""How many problems of one file are kept."""
 MOST_STRETCHES = 1000
-"""How many captured intervals of one file are kept."""
 MOST_PORTS = 64
-"""The maximum number of excluded ports whose packets are counted."""
 MOST_UNREAD = 64
-"""The maximum number of protocols that are named with the number of their packets."""
 _OTHERS = "other protocols"
 _MORE = "and more of this kind"
 PAUSE = 300 * 1_000_000_000
@@ -28,28 +24,25 @@ minutes (metadata.max.age.ms), and consumers fetch continuously."""
 class FileCounts:
     """Counts of one file, or of a part of it. The counts of a file's parts add up to the counts of the file.
 
-    Nothing in a file is left out silently: `packets` counts every packet. If the bytes of a packet did not
-    become segments, the packet is also counted with the reason.
+    `packets` counts every packet. A packet whose bytes did not become segments is also counted with the
+    reason.
     """
 
     file: str
-    """The name of the file, as the user gave it. `-` is standard input."""
+    """As the user gave it. `-` is standard input."""
     number: int = 0
-    """The number of the file, see `Source.number`."""
     fingerprint: str = ""
-    """See `Source.fingerprint`."""
     format: str = ""
-    """The format of the file, `pcap` or `pcapng`. Empty if it is another one, or could not be read."""
+    """`pcap` or `pcapng`. Empty if it is another one, or could not be read."""
     file_bytes: int = 0
     """Bytes of the capture that were read, decompressed."""
     packets: int = 0
     captured_bytes: int = 0
     """Bytes of packets in the file, link layer included."""
     wire_bytes: int = 0
-    """The size of all counted packets on the wire, in bytes. A snap length may have cut the packets in the
-    file."""
+    """Bytes of all counted packets on the wire. A snap length may have cut them in the file."""
     link_types: dict[int, int] = field(default_factory=dict)
-    """The number of packets of each link type. Link types have tcpdump's numbers."""
+    """Packets by link type, as tcpdump numbers them."""
     first_time: int = 0
     """The earliest time of a packet, in nanoseconds since 1970. 0 if there is no packet."""
     last_time: int = 0
@@ -60,42 +53,38 @@ class FileCounts:
     not_ip: int = 0
     not_tcp: int = 0
     tunnelled: int = 0
-    """The number of tunnels that were removed to read the inner packet. A packet in two nested tunnels counts
-    twice."""
+    """Tunnels that were removed to read the inner packet. A packet in two nested tunnels counts twice."""
     unread: dict[str, int] = field(default_factory=dict)
-    """The number of packets of each protocol that may carry TCP, but is not read, by the protocol's name."""
+    """Packets by the name of their protocol, which may carry TCP, but is not read."""
     fragments: int = 0
-    """The number of fragments of IP packets. They are not reassembled, so their contents are missing."""
+    """Fragments of IP packets. They are not reassembled, so their contents are missing."""
     cut_packets: int = 0
     """Packets that were only captured in part."""
     cut_headers: int = 0
-    """The number of cut packets whose headers are incomplete. The connection of such a packet is unknown."""
+    """Cut packets whose headers are incomplete, so that their connections are unknown."""
     malformed: int = 0
     """Packets whose IP or TCP header contradicts itself, or is incomplete although nothing was cut."""
     filtered: int = 0
     """TCP packets that the filter excludes, by host, port or part (see `Filter`)."""
     other_ports: dict[int, int] = field(default_factory=dict)
-    """The numbers of packets that the filter by ports excludes, by port. Each packet counts for both of its
-    ports. Only the ports with the most packets are kept."""
+    """Packets that the filter by ports excludes. Each counts for both of its ports. Only the `MOST_PORTS`
+    ports with the most packets are kept."""
     unknown_link: int = 0
     """Packets of link types that are not supported, or of interfaces that the file does not describe."""
     bad_records: int = 0
-    """The number of places where a record had to begin, but no valid record was found."""
+    """Places where a record had to begin, but none was found."""
     skipped_bytes: int = 0
-    """The number of bytes that were skipped while the reader searched for the next record."""
     trailing_bytes: int = 0
-    """The number of bytes after the last complete record of the file."""
+    """Bytes after the last complete record of the file."""
     problems: list[str] = field(default_factory=list)
-    """One line for each part of the file that could not be read. The name of the file is not in the line."""
+    """One line for each part of the file that could not be read, without the name of the file."""
 
     @property
     def kept(self) -> int:
-        """The number of TCP packets that the filter keeps."""
         others = self.not_ip + self.not_tcp + self.fragments + self.unknown_link
         return self.packets - others - self.cut_headers - self.malformed - self.filtered
 
     def add(self, other: Self) -> None:
-        """Add the counts of another part of the same file."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for link, packets in other.link_types.items():
@@ -110,32 +99,24 @@ class FileCounts:
         self.problems = lines[:MOST_PROBLEMS] + [_MORE] * more
 
     def add_problem(self, problem: str) -> None:
-        """Add a line to the problems, unless it is there already.
-
-        After `MOST_PROBLEMS` lines, add one last line which says that there are more problems.
-        """
+        """Add a line, unless it is there. After `MOST_PROBLEMS` lines, a last one tells of more."""
         line = problem if len(self.problems) < MOST_PROBLEMS else _MORE
         if line not in self.problems:
             self.problems.append(line)
 
     def add_unread(self, protocol: str, packets: int) -> None:
-        """Add packets of a protocol that is not read."""
         if protocol not in self.unread and len(self.unread) >= MOST_UNREAD:
             protocol = _OTHERS
         if packets:
             self.unread[protocol] = self.unread.get(protocol, 0) + packets
 
     def add_other_ports(self, packets: Mapping[int, int]) -> None:
-        """Add numbers of packets by port. Keep only the `MOST_PORTS` ports with the most packets."""
         counted = Counter(self.other_ports)
         counted.update(packets)
         self.other_ports = dict(counted.most_common(MOST_PORTS))
 
     def add_stretches(self, stretches: Iterable[list[int]]) -> None:
-        """Add intervals to the captured time.
-
-        Each has the times of its first and last packet in ns, and no pause in it that is longer than `PAUSE`.
-        """
+        """Add intervals from a first packet to a last one, in ns, without pauses above `PAUSE`."""
         added = sorted(stretches)
         for first, last in added:
             self.first_time = min(self.first_time or first, first)
@@ -143,12 +124,10 @@ class FileCounts:
         self.stretches = _fewer(joined_stretches([*self.stretches, *added], PAUSE))
 
     def to_json(self) -> str:
-        """Return the counts as one JSON object."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read the JSON object that `to_json` wrote."""
         found = json.loads(text)
         for name in ("link_types", "other_ports"):
             found[name] = {int(number): packets for number, packets in found.get(name, {}).items()}
@@ -186,7 +165,6 @@ def _fewer(stretches: list[list[int]]) -> list[list[int]]:
 
 
 def _in_words_and_numbers(line: str) -> list[tuple[int, str]]:
-    """Return a sort key: the words of a line, and the numbers between them as integers."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", line)]
 
 

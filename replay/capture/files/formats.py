@@ -6,7 +6,6 @@ from typing import Final
 import dpkt
 
 HEADER = 24
-"""The size of a pcap file header, in bytes."""
 MAX_RECORD = 1 << 18
 """The longest packet, in bytes, that libpcap captures, unless the snap length in the file header is
 larger."""
@@ -39,12 +38,10 @@ class Format:
     kind: str
     """`pcap` or `pcapng`."""
     order: str
-    """The byte order: `<` (little-endian) or `>` (big-endian). For pcapng, the byte order of the first
-    section."""
+    """`<` (little-endian) or `>` (big-endian). For pcapng, that of the first section."""
     fraction: int = 1_000_000
     """Time units per second in the file's timestamps: a million or a billion (pcap only)."""
     link: int = 0
-    """The link type of all packets (pcap only)."""
     record_header: int = 16
     """The size of the header before each packet, in bytes (pcap only)."""
     max_record: int = MAX_RECORD

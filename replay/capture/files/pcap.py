@@ -15,21 +15,14 @@ _CAPTURED = 8
 
 @dataclass(slots=True)
 class _Chain:
-    """Consecutive records in a window."""
-
     places: Column
-    """Where each record begins in the window."""
     position: int
-    """The end of the last record."""
     broken: bool
     """Whether there is no valid record at `position`."""
 
 
 class PcapRecords:
-    """Reads the records of a file in order.
-
-    If the chain of records is broken, it searches for the next record.
-    """
+    """Reads the records of a file in order."""
 
     def __init__(
         self,
@@ -40,14 +33,10 @@ class PcapRecords:
         stop: int | None = None,
         first_time: int = 0,
     ) -> None:
-        """Read the records that begin at `start` or later, and before `stop`.
+        """Read the records that begin at `start` or later, and before `stop` (None: up to the end).
 
-        Args:
-            form: the file's format.
-            counts: are updated as records are read.
-            start: the offset of a record. 0 for the start of the file, whose header is then skipped.
-            stop: None for the end of the file.
-            first_time: nanoseconds since 1970 of the file's first packet; 0 if unknown.
+        If `start` is 0, the file's header is skipped, otherwise a record begins there. `first_time` is that
+        of the file's first packet, in ns since 1970; 0 if unknown.
         """
         self.done = False
         """Whether reading ended at `stop`, or within a record at the end of the file. It stays False if the
@@ -66,11 +55,8 @@ class PcapRecords:
     def read(self, window: FileWindow, *, final: bool) -> Records | None:
         """Return the complete records in the window, or None if more bytes are needed, or none are left.
 
-        If the chain of records is broken, there may be no records in the result.
-
-        Args:
-            window: the bytes to read. Its `begin` moves past the records that were read.
-            final: whether the window reaches to the end of the file.
+        The window's `begin` moves past these records. If their chain is broken, there may be none in the
+        result. `final` tells whether the window reaches to the end of the file.
         """
         if self._file_header:
             self._move_to(window, window.begin + HEADER)
@@ -93,10 +79,6 @@ class PcapRecords:
         return self._columns(window, chain.places) if len(chain.places) or chain.broken else None
 
     def _follow(self, window: FileWindow) -> _Chain:
-        """Follow the records to the end of the window.
-
-        In a pcap file, this is the only Python loop that runs once for each packet.
-        """
         unpack, data = self._captured.unpack_from, window.data
         header, longest = self._form.record_header, self._form.max_record
         last = window.end - header + 1
@@ -105,6 +87,7 @@ class PcapRecords:
         found: list[int] = []
         append = found.append
         length_at, last_length_at = window.begin + _CAPTURED, last + _CAPTURED
+        # This is the only Python loop that runs once for each packet of a pcap file.
         while length_at < last_length_at:
             append(length_at)
             (captured,) = unpack(data, length_at)
@@ -116,7 +99,6 @@ class PcapRecords:
         return self._checked(window, places, length_at - _CAPTURED)
 
     def _checked(self, window: FileWindow, places: Column, position: int) -> _Chain:
-        """Keep the records before the first one that is too long or incomplete."""
         captured = window.blocks(places, self._header)["captured"]
         bad = np.flatnonzero(captured > self._form.max_record)
         if len(bad):
@@ -154,7 +136,6 @@ class PcapRecords:
         self._seeking = True
 
     def _end_of_share(self, place: int, stop: int) -> None:
-        """Report a problem if the next share does not begin where the records of this share end."""
         if place > stop:
             self._counts.bad_records += 1
             self._counts.add_problem(
@@ -181,35 +162,24 @@ def first_time(form: Format, window: FileWindow) -> int:
 
 
 _CONFIRM_RECORDS = 8
-"""This many consecutive headers are enough to accept them as headers of records.
-
-Together the records must also be longer than the longest possible record.
-"""
+"""This many consecutive headers are enough to accept them as headers of records, if the records are together
+longer than the longest possible record."""
 _SCAN = 1 << 16
 _MAX_WIRE_LENGTH = 1 << 20
-"""The largest number of bytes that a packet may have on the wire. A header with a higher number is not the
-header of a record."""
+"""A header that claims more bytes on the wire is not the header of a record."""
 _MAX_PACKET = 66_000
 """The largest size of an IP packet with its link layer header, in bytes."""
 _DAY = 86_400
 _YEAR_2000 = 946_684_800
 _BEFORE, _AFTER = _DAY, 10 * 366 * _DAY
-"""How many seconds a record's time may be before or after the time of the file's first packet.
-
-When searching for a record, other times are not accepted.
+"""How many seconds a record's time may be before or after the time of the file's first packet, in a search.
 """
 
 
 class RecordSearch:
-    """Finds the next record in windows of one file."""
+    """Finds the next record in windows of one file. `first_time` is in ns since 1970; 0 if unknown."""
 
     def __init__(self, form: Format, first_time: int) -> None:
-        """Prepare a search for records of this format.
-
-        Args:
-            form: the format of the file.
-            first_time: the time of the file's first packet, in ns since 1970. 0 if unknown.
-        """
         self._form = form
         self._unpack = struct.Struct(f"{form.order}4I").unpack_from
         self._dead = bytearray()
@@ -224,15 +194,10 @@ class RecordSearch:
             self._seconds = (second - _BEFORE, second + _AFTER)
 
     def next(self, window: FileWindow, *, final: bool) -> tuple[int, bool]:
-        """Find the first record in the window.
+        """Return where the first record from the window's `begin` on begins, and True.
 
-        Args:
-            window: the bytes, which are searched from `begin` on.
-            final: whether the window reaches to the end of the file.
-
-        Returns:
-            An offset, and whether a record was found. If so, the record begins at this offset. If not, no
-                record begins before this offset.
+        If there is none, return an offset before which none begins, and False. `final` tells whether the
+        window reaches to the end of the file.
         """
         last = window.end - self._form.record_header + 1
         if self._dead_of != window.offset(0):
@@ -262,7 +227,6 @@ class RecordSearch:
         return place
 
     def _plausible(self, window: FileWindow, begin: int, end: int) -> Column:
-        """Return the offsets between `begin` and `end` at which a record header could be."""
         earliest, latest = self._seconds
         order = self._form.order
         word = np.ndarray(len(window.data) - 3, f"{order}u4", window.data, 0, (1,))
@@ -302,10 +266,7 @@ class RecordSearch:
         return True
 
     def _bury(self, passed: list[int], end: int) -> None:
-        """Note a chain that ended at `end`, so that no later chain follows it again.
-
-        Later chains begin later. So if this one was too short, they are even shorter.
-        """
+        """Note a chain that ended at `end`. Later ones through it are even shorter: none follows it."""
         if passed and end - passed[0] <= self._form.max_record:
             for position in passed:
                 self._dead[position] = 1

@@ -1,7 +1,4 @@
-"""Reads the packets of a pcapng file, block by block.
-
-If the next block is not where it should be, the reader searches for a valid block.
-"""
+"""Reads the packets of a pcapng file, block by block. Behind damage, finds the next block."""
 
 import struct
 from dataclasses import dataclass
@@ -19,14 +16,13 @@ _PACKET = dpkt.pcapng.PCAPNG_BT_EPB
 _OLD_PACKET = dpkt.pcapng.PCAPNG_BT_PB
 _SIMPLE_PACKET = dpkt.pcapng.PCAPNG_BT_SPB
 _LEAST = {_PACKET: 32, _OLD_PACKET: 32, _SIMPLE_PACKET: 16}
-"""The length of each kind of packet block if its packet is empty, in bytes. Shorter blocks are invalid."""
+"""Bytes of each kind of packet block if its packet is empty. Shorter blocks are invalid."""
 _SECRETS = 10
 _KNOWN = {*_LEAST, _SECTION, _INTERFACE, _SECRETS, 4, 5}
-"""The known block types. Blocks of types 4 and 5 contain host names and statistics."""
+"""Blocks of types 4 and 5 have host names and statistics."""
 _KEY_LOG = 0x544C534B
 """The type of secrets for a TLS key log."""
 _MAX_BLOCK = 8 << 20
-"""The longest valid block, in bytes."""
 _FIRST_SEARCH, _SEARCH = 256, 1 << 16
 """How many bytes are searched at once for the next block, first and at most. It is often near."""
 _MOST_INTERFACES = 1 << 16
@@ -42,9 +38,8 @@ class _Interface:
     link: int
     snaplen: int
     units: int = 1_000_000
-    """Time units per second in the timestamps of this interface."""
+    """Time units per second in its timestamps."""
     offset: int = 0
-    """The seconds that are added to each time of this interface."""
 
 
 _UNKNOWN_INTERFACE = _Interface(link=NO_LINK, snaplen=0)
@@ -63,18 +58,9 @@ class _Part:
 
 
 class PcapngRecords:
-    """Reads the blocks of a file, one after the other.
-
-    If no block begins where the last one ended, the reader searches for the next block.
-    """
+    """Reads the blocks of a file. Adds the TLS key logs in it to `secrets`. With None, they are skipped."""
 
     def __init__(self, counts: FileCounts, secrets: list[bytes] | None = None) -> None:
-        """Read the blocks of a file.
-
-        Args:
-            counts: the counts of the file. They are updated while blocks are read.
-            secrets: the TLS key logs in the file are added to this list. With None, they are skipped.
-        """
         self.done = False
         self._counts = counts
         self._secrets = secrets
@@ -91,14 +77,7 @@ class PcapngRecords:
         self._first_interface = len(self._interfaces)
 
     def read(self, window: FileWindow, *, final: bool) -> Records | None:
-        """Return the packets in the window.
-
-        None if there are none: more bytes are needed, or none are left.
-
-        Args:
-            window: its `begin` moves past the packets that were read.
-            final: the window reaches to the end of the file.
-        """
+        """Return the packets in the window. None if more bytes are needed, or none are left."""
         # One result for the whole window: what is done with a result costs as much as a thousand packets, and
         # a file may have a broken block, or describe an interface, before each packet.
         places: list[int] = []
@@ -142,10 +121,7 @@ class PcapngRecords:
         self._move_to(window, position)
 
     def _step(self, window: FileWindow, *, final: bool) -> bool:
-        """Read the block at which `_follow` stopped.
-
-        Return False if more bytes are needed, or no bytes are left.
-        """
+        """Read the block where `_follow` stopped. Return False if more bytes are needed, or none left."""
         left = window.end - window.begin
         size = self._size(window) if left >= 12 else 12
         if size and size > left:
@@ -179,7 +155,6 @@ class PcapngRecords:
         return 0 if whole and tail != data[begin + 4 : begin + 8] else size
 
     def _describe(self, block: bytes) -> None:
-        """Read a block that describes a section or an interface, or that holds secrets."""
         if int.from_bytes(block[:4], "big") == _SECTION:
             self._begin_section(identify(block).order)
             return
@@ -232,10 +207,6 @@ class PcapngRecords:
     def _times(
         self, stamp: Column, interfaces: list[_Interface], interface: Column, simple: Column
     ) -> Column:
-        """Return the time of each packet in ns since 1970.
-
-        A simple packet has no time of its own, so it gets the latest time so far.
-        """
         units = np.array([one.units for one in interfaces], np.int64)
         offset = np.array([one.offset for one in interfaces], np.int64)[interface]
         time = np.zeros(len(stamp), np.int64)
@@ -244,6 +215,7 @@ class PcapngRecords:
         for each in np.unique(used).tolist():
             rows = used == each
             time[rows] = _nanoseconds(stamp[rows].view(np.uint64), each, offset[rows])
+        # A simple packet has no time of its own, so it gets the latest time so far.
         if simple.any():
             time[simple] = 0
             latest = np.maximum.accumulate(np.maximum(time, self._counts.last_time))
@@ -266,11 +238,7 @@ class PcapngRecords:
         self._seeking = True
 
     def _found(self, window: FileWindow, *, final: bool) -> bool:
-        """Search for the next block. Return whether one was found.
-
-        The block's kind must be known, its two length fields must agree, and another block must follow it, if
-        the window has more bytes.
-        """
+        """Search for a block of a known kind whose lengths agree, and behind which another one begins."""
         last = max(window.end - 11, window.begin)
         place, size = window.begin, _FIRST_SEARCH
         found = None
@@ -286,7 +254,6 @@ class PcapngRecords:
         return not self._seeking
 
     def _likely(self, window: FileWindow, begin: int, end: int) -> list[int]:
-        """Return the places between `begin` and `end` at which a block could begin."""
         word = np.ndarray(end - begin + 4, f"{self._order}u4", window.data, begin, (1,))
         kind, size = word[:-4], word[4:]
         likely = (kind <= _SECRETS) | (kind == _SECTION)
@@ -332,7 +299,6 @@ def _fields(window: FileWindow, places: Column, order: str) -> Column:
 
 
 def _interface(block: bytes, order: str) -> _Interface | None:
-    """Read an interface description block. Return None if it can't be read."""
     if len(block) < 20:
         return None
     link, _, snaplen = struct.unpack_from(f"{order}HHI", block, 8)

@@ -1,7 +1,4 @@
-"""Reads the packets of one capture file, one window of bytes after the other.
-
-All captures are read by this loop.
-"""
+"""Reads the packets of one capture file, window by window. All captures are read by this loop."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -16,11 +13,6 @@ from replay.capture.files.window import SIZE, FileWindow, Readable, Records
 
 
 class _RecordReader(Protocol):
-    """A reader of one file format: PcapRecords or PcapngRecords.
-
-    It finds records in windows of a file.
-    """
-
     done: bool
 
     def read(self, window: FileWindow, *, final: bool) -> Records | None: ...

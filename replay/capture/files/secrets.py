@@ -14,15 +14,13 @@ from replay.capture.tls.keylog import KeyLogReader, Secrets
 
 
 def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | None, list[str]]:
-    """Read the TLS secrets of all key logs and captures.
+    """Read the TLS secrets of the files of --keylog (key logs, or pcapng files with secrets) and of captures.
 
-    Args:
-        keylogs: the files of --keylog. Each is a key log, or a pcapng file that contains secrets.
-        sources: the captures. If a capture has secrets among its first blocks, it is read to its end.
+    If a capture has secrets among its first blocks, it is read to its end.
 
     Returns:
-        The secrets, or None if `keylogs` is empty and no capture has secrets. The second value is the list of
-            problems, with one line for each part that could not be read.
+        The secrets, or None if `keylogs` is empty and no capture has secrets. The second value has one line
+            for each part that could not be read.
 
     Raises:
         InputError: a key log can't be read, or has no secrets.
@@ -62,7 +60,6 @@ def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | N
 
 
 def _left_out(name: str, lines: str, found: Secrets) -> list[str]:
-    """Return a warning with the number of invalid lines in a key log, or an empty list if all are valid."""
     told = (
         f"{name}: {found.bad_lines:,} of {found.lines:,} {lines} are left out: a key log has no such "
         f"lines; the first is line {found.first_bad_line}"
@@ -110,13 +107,7 @@ def _is_pcapng(window: FileWindow) -> bool:
 
 
 def _embedded(window: FileWindow, fill: Callable[[], bool], *, more: bool) -> Iterable[bytes]:
-    """Yield the key logs that are embedded in a pcapng file.
-
-    Args:
-        window: the bytes of the file that were read so far.
-        fill: a function that reads more of them. It returns False at the end.
-        more: whether there are more.
-    """
+    """Yield the key logs in a pcapng file. `fill` reads more of its bytes, and returns False at the end."""
     found: list[bytes] = []
     records = PcapngRecords(FileCounts(file=""), found)
     while True:

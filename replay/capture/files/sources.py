@@ -62,59 +62,47 @@ class Source:
     """Position in the input, from 0: files are ordered by the time of their first packet. If the run adds to
     a table, the numbers continue those of the table."""
     size: int = -1
-    """The size of the file as stored, in bytes. -1 if unknown."""
+    """As stored, in bytes. -1 if unknown."""
     modified: int = 0
     """When a regular local file was last changed, in ns since 1970; 0 for all other inputs."""
     form: Format | None = None
-    """The file format. None if it is unknown (a pipe), or if there is a `problem`."""
+    """None if it is unknown (a pipe), or if there is a `problem`."""
     compression: str = ""
     """`gzip`, `zstd`, `lz4` or ""."""
     first_time: int = 0
     """Nanoseconds since 1970 of the first packet; 0 if unknown."""
     fingerprint: str = ""
-    """Identifies the capture: the time of the first packet, and a digest of the first bytes. The fingerprint
-    does not depend on the name, on compression, or on later growth. It is "" if there is no packet. File
-    names can't identify captures, because rings of files are overwritten."""
+    """The time of the first packet, and a digest of the first bytes. It does not depend on the name, on
+    compression, or on later growth. It is "" if there is no packet. File names can't identify captures,
+    because rings of files are overwritten."""
     secrets: bool = False
     """Whether TLS secrets are among the first blocks of the file (pcapng)."""
     problem: str = ""
-    """The reason why no part of the file can be read; "" if it can be read."""
+    """Why no part of the file can be read; "" if it can be read."""
     unopened: bool = False
-    """Whether the system could not open or read the file. If so, `problem` has the system's error, and says
-    nothing about the contents."""
+    """Whether the system could not open or read the file. Then `problem` says nothing about the contents."""
     located: str = ""
     """The absolute path of a local file, since Spark's workers run in other folders. For a pipe: the path
     of its copy. "" if the name itself is opened."""
 
     @property
     def once(self) -> bool:
-        """Whether only this process can read the source, and only once.
-
-        This is true for a pipe that was not copied to a file.
-        """
+        """Whether only this process can read it, and only once: a pipe that was not copied to a file."""
         return not self.located and is_pipe(self.name)
 
     @property
     def path(self) -> str:
-        """The path to open."""
         return self.located or self.name
 
     @property
     def at_offsets(self) -> bool:
-        """Whether parts of the file can be read again by their offsets, as cheaply as from memory.
-
-        This is true for a regular local file that is not compressed. Each part of a remote file would cost a
-        request, some 50 ms.
-        """
+        """Whether parts can be read again as cheaply as from memory. Of a remote file each costs 50 ms."""
         return self.form is not None and self.modified > 0 and not self.compression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePiece:
-    """A part of a file: the records that begin at `start` or later, and before `stop`.
-
-    If `stop` is None, the part ends at the end of the file.
-    """
+    """The records of a file that begin at `start` or later, and before `stop` (None: up to the end)."""
 
     source: Source
     start: int = 0
@@ -214,10 +202,7 @@ def _expanded(text: str) -> Iterator[str]:
 
 
 def _files_in(folder: str) -> Iterator[str]:
-    """Yield the files in a directory, and the directories that can't be listed.
-
-    Links to directories are not followed.
-    """
+    """Yield the files in a directory, and the directories that can't be listed."""
     refused: list[OSError] = []
     for parent, _, names in os.walk(folder, onerror=refused.append):
         yield from filter(_is_file, (str(Path(parent, name)) for name in names))
@@ -242,10 +227,7 @@ def _exists(name: str) -> bool:
 
 
 def _is_file(name: str) -> bool:
-    """Return whether a path is a file.
-
-    A broken link is a file if it has the name of a capture. A path that may not be looked at is a file, too.
-    """
+    """Return whether a path is or may be a file. A broken link is one if it has the name of a capture."""
     try:
         return stat.S_ISREG(Path(name).stat().st_mode)
     except PermissionError:
@@ -255,7 +237,6 @@ def _is_file(name: str) -> bool:
 
 
 def _remote(uri: str) -> Iterator[str]:
-    """Yield the files that a URI stands for. The URI may be a directory or have wildcards."""
     scheme, _, rest = uri.partition("://")
     until = _GLOB.search(rest)
     base = rest[: until.start()].rpartition("/")[0] if until else rest
@@ -310,7 +291,6 @@ def _may_be_capture(name: str) -> bool:
 
 
 def _inspected(name: str) -> Source:
-    """Read the first bytes of a file. If it can't be used, set its `problem`."""
     if is_pipe(name):
         return Source(name=name)
     located = "" if is_remote(name) else str(Path(name).absolute())
@@ -354,10 +334,7 @@ def _inspected(name: str) -> Source:
 
 
 def _head(name: str, size: int) -> tuple[FileWindow, str, OSError | None]:
-    """Read the first bytes of a file.
-
-    Return the bytes, the kind of compression, and the error if the file is damaged within its compression.
-    """
+    """Return the first bytes of a file, its compression, and the error if it is damaged within that."""
     window = FileWindow(0, size)
     stream, kind = open_stream(name)
     with stream:
@@ -371,10 +348,7 @@ def _head(name: str, size: int) -> tuple[FileWindow, str, OSError | None]:
 
 
 def _side_by_side(function: Callable[[_One], _Result], given: list[_One]) -> list[_Result]:
-    """Call a function for each input, in parallel. Return the results in the order of the inputs.
-
-    Threads are enough, because the function mostly waits for files.
-    """
+    """Call a function for each input, in threads: it mostly waits for files. The results are in order."""
     if len(given) < 2:
         return [function(one) for one in given]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -397,10 +371,7 @@ def _pieces(source: Source, share_bytes: int) -> list[FilePiece]:
 
 
 def _next_record(source: Source, form: Format, place: int) -> int | None:
-    """Return an offset after `place` at which a record certainly begins.
-
-    Return None if the next bytes show none. They are six times the longest record, at most `SIZE` bytes.
-    """
+    """Return an offset after `place` at which a record certainly begins. None if the next bytes show none."""
     window = FileWindow(place)
     stream, _ = open_stream(source.path, place)
     with stream:

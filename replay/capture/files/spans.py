@@ -31,17 +31,13 @@ class Spans:
     file: Column
     """The number of the source."""
     begin: Column
-    """The offset in the file."""
     size: Column
 
     def __getitem__(self, rows: slice) -> "Spans":
         return Spans(self.file[rows], self.begin[rows], self.size[rows])
 
     def gaps(self) -> Column:
-        """For each span, return the number of bytes between the span before it and this span.
-
-        The result is -1 for a span that is not read together with the span before it.
-        """
+        """Return the bytes between each span and the span before it, -1 if they are not read together."""
         found = np.full(len(self.file), -1, np.int64)
         between = self.begin[1:] - self.begin[:-1] - self.size[:-1]
         near = (between >= 0) & (between <= _GAP) & (self.file[1:] == self.file[:-1])
@@ -49,26 +45,20 @@ class Spans:
         return found
 
     def bytes_read(self) -> Column:
-        """Return how many bytes are read before each span, and how many in total.
-
-        Bytes between spans count if they are read together with the spans.
-        """
+        """Return how many bytes are read before each span, and in total, with those between spans."""
         return np.append(0, np.cumsum(self.size + np.maximum(self.gaps(), 0)))
 
 
 class SpanReader:
     """Reads spans of sources that can be read `at_offsets`.
 
-    Args:
-        sources: the files.
-        elsewhere: whether this may be another machine than the one that found the files.
+    `elsewhere` tells whether this may be another machine than the one that found the files.
     """
 
     def __init__(self, sources: Iterable[Source], *, elsewhere: bool = False) -> None:
         self._sources = {source.number: source for source in sources}
         self._elsewhere = elsewhere
         self._open: dict[int, int] = {}
-        """The descriptors of open files, by the number of the source."""
         self._room = np.empty(0, np.uint8)
 
     def __enter__(self) -> Self:
@@ -99,10 +89,6 @@ class SpanReader:
         return joined(self._room, begins, spans.size)
 
     def _read(self, source: Source, parts: Iterable[tuple[int, int, int, int]]) -> None:
-        """Read parts of a file into `_room`.
-
-        The last three numbers of a part are its offset in the file, and its begin and end in `_room`.
-        """
         room = self._room.data
         try:
             file = self._file(source)
@@ -120,7 +106,6 @@ class SpanReader:
             raise OSError(f"{source.name}: can't be read again: {first_line(error)}") from error
 
     def _file(self, source: Source) -> int:
-        """Return the descriptor of a file, opened if necessary."""
         if (file := self._open.get(source.number)) is not None:
             return file
         if self._elsewhere:
@@ -137,18 +122,12 @@ class SpanReader:
 
 
 def _check_unchanged(source: Source, file: int) -> None:
-    """Check that an open file still has the bytes that it had when its source was made.
-
-    A capture that only grew since then has them: it is longer, and its first bytes are the same.
-
-    Raises:
-        OSError: the file shrank or was overwritten.
-    """
     now = os.fstat(file)
     if (now.st_size, now.st_mtime_ns) == (source.size, source.modified):
         return
     if now.st_size < source.size:
         raise _changed(source, "shrank")
+    # A capture that only grew is longer, and its first bytes are the same.
     head = os.pread(file, min(FINGERPRINT, source.size), 0)
     same = not source.fingerprint or source.fingerprint == fingerprint(source.first_time, head)
     if now.st_size == source.size or not same:
@@ -162,16 +141,10 @@ def _changed(source: Source, how: str) -> OSError:
 
 
 def joined(data: Column | memoryview, begin: Column, size: Column, order: Column | None = None) -> pa.Buffer:
-    """Copy parts of a buffer, one after the other.
+    """Copy parts of a buffer, one after the other: all, or those of `order` (places in `begin`).
 
-    An Arrow array covers the buffer. Its elements alternate between a part and the bytes up to the next part.
-    Its `take` then copies the parts at the speed of memory.
-
-    Args:
-        data: the buffer.
-        begin: where each part begins. Parts ascend, and do not overlap.
-        size: the bytes of each part.
-        order: the parts to copy, by their places in `begin`. By default all of them.
+    Parts ascend, and do not overlap. An Arrow array covers the buffer. Its elements alternate between a part
+    and the bytes up to the next part. Its `take` then copies the parts at the speed of memory.
     """
     edges = np.empty(2 * len(begin), np.int32)
     edges[0::2] = begin

@@ -28,10 +28,7 @@ def is_remote(name: str) -> bool:
 
 
 def is_pipe(name: str) -> bool:
-    """Return whether an input is standard input, or a pipe such as a shell's `<(command)`.
-
-    A pipe can be read only once.
-    """
+    """Return whether an input is standard input, or a pipe such as a shell's `<(command)`: read once only."""
     if name == STDIN:
         return True
     with suppress(OSError):  # whoever opens it tells why it can't be opened
@@ -72,10 +69,7 @@ def first_line(error: BaseException) -> str:
 
 
 class _SmallSteps(io.RawIOBase):
-    """A stream that decompresses in small steps.
-
-    So if the file is damaged, only few bytes before the damage are lost.
-    """
+    """Decompresses in small steps, so that only few bytes before damage are lost."""
 
     def __init__(self, compressed: io.RawIOBase | pa.NativeFile, kind: str) -> None:
         self._compressed = compressed
@@ -98,7 +92,7 @@ class _SmallSteps(io.RawIOBase):
 
 
 class _Gzip(io.RawIOBase):
-    """A stream that decompresses gzip.
+    """Decompresses gzip.
 
     Arrow's stream would lose what precedes the end of an incomplete file, and takes zeros behind the contents
     for damage. Files that were copied block by block have such zeros.
@@ -164,9 +158,7 @@ def compression(head: bytes) -> str:
 def open_stream(name: str, start: int = 0) -> tuple[io.RawIOBase, str]:
     """Open a file to read it decompressed. Return the stream and the kind of compression.
 
-    Args:
-        name: path, URI, or `-`.
-        start: the first byte to read; 0 if the file is compressed or a pipe.
+    `start` is the first byte to read; 0 if the file is compressed or a pipe.
 
     Raises:
         OSError: the file can't be opened. Reads of the stream may raise it as well.

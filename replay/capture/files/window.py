@@ -27,10 +27,9 @@ class Readable(Protocol):
 
 
 class FileWindow:
-    """A buffer that moves over a file. `data[begin:end]` holds the bytes that were read but not used yet."""
+    """A buffer over a file, at first at `offset`. `data[begin:end]` was read, and is not used yet."""
 
     def __init__(self, offset: int, size: int = SIZE) -> None:
-        """Make a buffer. The next byte to read has this offset in the file."""
         # A bytearray would be filled with zeros first, which takes longer than reading a small file.
         self.data = np.empty(size + _SLACK, np.uint8).data
         self.begin = 0
@@ -42,7 +41,6 @@ class FileWindow:
         return f"<Window {self.offset(self.begin)}..{self.offset(self.end)}>"
 
     def offset(self, place: int) -> int:
-        """Return the offset in the file of `data[place]`."""
         return self._base + place
 
     def fill(self, stream: Readable, most: int = SIZE) -> bool:
@@ -75,7 +73,6 @@ class Records:
     at: Column
     """Where the packet's bytes begin in the window."""
     captured: Column
-    """How many bytes of each packet were captured."""
     length: Column
     """How many bytes each packet had on the wire."""
     time: Column
@@ -83,4 +80,3 @@ class Records:
     offset: Column
     """The offset in the file at which each packet's record begins."""
     link: Column
-    """The link type of each packet's interface."""

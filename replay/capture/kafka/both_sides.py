@@ -1,20 +1,12 @@
 """Finds connections that were captured twice: on both sides of a gateway, or before and after NAT. Sans-IO.
 
-A gateway forwards requests in order, with the client's correlation ids. So the client's connection to the
-gateway and the gateway's connection to the broker have this in common:
+A gateway forwards requests in order, with the client's correlation ids. So exchanges on both sides have the
+same client id, API key, version and correlation id. Each exchange with the broker lies within the client's
+exchange: its request is later, its response earlier. Two consumers may use the same ids, but are independent:
+the exchanges of one do not all lie within those of the other.
 
-- Their exchanges have the same client id, API key, version and correlation id.
-- Each exchange with the broker lies within the client's exchange: its request is later, its response earlier.
-
-Two consumers with the same client id also use the same correlation ids, and may start together. But the
-exchanges of one consumer do not all lie within those of the other, because the consumers are independent.
-
-The two sides of NAT (a translation of addresses, for example of a container's) are copies of one TCP
-connection. NAT keeps the client's port, and a gateway's own connection has another port. So copies are told
-apart, and only one of them has to be counted.
-
-Only a few exchanges of each connection are kept. A hash of two common fields chooses them, so the same ones
-are kept on both sides, wherever the capture begins.
+The two sides of NAT are copies of one TCP connection with the same client's port, and only one has to be
+counted. A gateway's own connection has another port.
 """
 
 import heapq
@@ -30,11 +22,11 @@ from replay.capture.kafka.pairs import Pairs
 SAMPLED: Final = 12
 """How many exchanges of each connection are kept."""
 MOST: Final = 2_000
-"""The number of connections that are compared: the connections with the most exchanges. The two sides of a
-gateway have the same number of exchanges, so both are compared."""
+"""How many connections are compared: those with the most exchanges. Both sides of a gateway have the same
+number."""
 _LEAST: Final = 8
-"""The least number of one side's kept exchanges that must lie within exchanges of the other side. A
-connection with fewer kept exchanges is not compared."""
+"""At least this many of one side's kept exchanges must lie within exchanges of the other side. A connection
+with fewer kept exchanges is not compared."""
 _SHORTEST: Final = 1_000
 """In ns. No gateway forwards a request and its response in less: such times only tell the order."""
 _WITHIN: Final = 0.8
@@ -49,23 +41,25 @@ class SampledExchange(NamedTuple):
     api_version: int
     correlation_id: int
     request_time: int
-    """The time of the request in ns since 1970. `response_time` has the same unit."""
+    """In ns since 1970, as `response_time`."""
     response_time: int
 
 
 class Sample:
-    """Collects a few exchanges of one connection. A hash chooses them."""
+    """Collects a few exchanges of one connection.
+
+    A hash of two common fields chooses them. So the same ones are kept on both sides, wherever the capture
+    begins.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[int, SampledExchange] = {}
         self._worst = -1
         """The highest hash of those that are kept, once there are `SAMPLED` of them."""
         self.exchanges = 0
-        """The number of complete exchanges that were added. A complete exchange has a request and a
-        response."""
+        """How many complete exchanges, with request and response, were added."""
 
     def add(self, exchange: Exchange) -> None:
-        """Add an exchange. The sample keeps it if its hash is one of the lowest."""
         if not (exchange.request_time and exchange.response_time):
             return
         self.exchanges += 1
@@ -99,7 +93,6 @@ class Sample:
 
 
 def _rank(correlation_id: int, api_key: int) -> int:
-    """Return a hash of two fields of an exchange that are the same on both sides of a gateway."""
     mixed = (correlation_id << 8 | api_key) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
     return (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 & (1 << 64) - 1
 
@@ -123,7 +116,6 @@ class GatewaySides:
         """The addresses of brokers that got fetches."""
 
     def add(self, exchange: Exchange) -> None:
-        """Add an exchange. The order of connections does not matter."""
         known = self._samples.get(exchange.connection)
         if known is None:
             known = self._samples[exchange.connection] = exchange.broker, exchange.client_id, Sample()
@@ -132,10 +124,7 @@ class GatewaySides:
             self.fetched.add(exchange.broker)
 
     def found(self) -> dict[tuple[str, str], int]:
-        """Return how many connections are on both sides of a gateway, by two addresses.
-
-        The addresses are the broker's on the clients' side, and the broker's on the brokers' side.
-        """
+        """Return how many connections a gateway has, by the addresses of its clients' and brokers' side."""
         return Counter(
             (self._samples[outer][0], self._samples[inner][0])
             for outer, inner in self._pairs()
@@ -157,8 +146,7 @@ class GatewaySides:
 def busiest(connections: Iterable[Sampled]) -> list[Sampled]:
     """Return the `MOST` connections with the most exchanges.
 
-    Parts of the connections can be processed separately: `busiest` of the joined results of all parts is the
-    same as `busiest` of all connections.
+    Parts of them can be processed separately: `busiest` of all parts' joined results is the same.
     """
     return heapq.nlargest(MOST, connections, key=lambda one: (one.exchanges, one.connection))
 
@@ -167,8 +155,7 @@ def pairs(connections: Iterable[Sampled]) -> list[tuple[str, str]]:
     """Find the two connections on both sides of a gateway: the client's, and the gateway's own to the broker.
 
     Returns:
-        Pairs of connection names: first the client's connection, then the gateway's connection. The pairs are
-        sorted. A connection to a broker is in at most one pair.
+        Sorted pairs of names: the client's connection, then the gateway's, which is in at most one pair.
     """
     sampled = sorted(connections, key=lambda one: one.connection)
     alike: dict[tuple[str, int, int, int], list[tuple[int, int, int]]] = defaultdict(list)

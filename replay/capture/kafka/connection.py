@@ -44,11 +44,6 @@ _TLS_MAX_RECORD: Final = 0x4100
 
 @dataclass(slots=True, eq=False)
 class _DirectionFrames:
-    """The frames of one direction of a connection.
-
-    The pieces of both directions are framed in one common order, see `ordering`.
-    """
-
     endpoint: str
     connection: "CapturedConnection"
     framing: Framing
@@ -118,10 +113,7 @@ class _DirectionFrames:
 
 
 class CapturedConnection:
-    """One connection between two endpoints.
-
-    A capture may have several connections, one after the other, between the same two endpoints.
-    """
+    """One of the connections between two endpoints. A capture may have several, one after the other."""
 
     def __init__(
         self,
@@ -178,10 +170,7 @@ class CapturedConnection:
         missing: int,
         packets: int,
     ) -> bool:
-        """Add the next row of captured TCP payload.
-
-        If the row begins another connection, change nothing and return False.
-        """
+        """Add the next row. If it begins another connection, change nothing and return False."""
         side = self._low if from_low else self._high
         other = side.other
         if flags and not self._flags(side, flags, time, sequence, ack, len(payload) + missing):
@@ -203,8 +192,7 @@ class CapturedConnection:
     def take(self, found: Stretches, row: int) -> tuple[Pairs, int] | None:
         """Add the stretch that begins at a row, up to the first exchange that has to be read row by row.
 
-        Returns:
-            The exchanges, and their number of rows. None, with nothing changed, if there are none.
+        Return the exchanges, and their number of rows. None, with nothing changed, if there are none.
         """
         client = self._client
         if client is None or not self._is_idle(client):
@@ -250,16 +238,13 @@ class CapturedConnection:
         )
 
     def opens(self, side: _DirectionFrames, view: memoryview) -> None:
-        """Look at the first bytes of the connection: a client may speak to a proxy before it speaks Kafka."""
+        """Look at the first bytes: a client may speak to a proxy before it speaks Kafka."""
         self.unopened = False
         if side.framing.from_start and (sizes := preambles(bytes(view))):
             side.preamble, side.other.preamble = map(Preamble, sizes)
 
     def begins(self, side: _DirectionFrames, view: memoryview) -> None:
-        """Look at the first captured bytes of the connection, which are of the direction `side`.
-
-        If the bytes are TLS, prepare to decrypt the connection, or note why decryption is not possible.
-        """
+        """Look at the first captured bytes: if they are TLS, prepare to decrypt it, or note why not."""
         self.unknown = False
         if not begins_with_client_hello(view):
             if self._forced and _has_tls_records(view):
@@ -277,14 +262,12 @@ class CapturedConnection:
             each.begin()
 
     def speaks(self, side: _DirectionFrames) -> None:
-        """Prepare the connection for framing bytes of the direction `side`."""
         if self._spoke is side.other:
             side.other.framing.other_spoke()
         if not self._settled:
             self._settle()
 
     def spoke(self, side: _DirectionFrames) -> None:
-        """Update the state after bytes of `side` were framed."""
         self._spoke = side
         if not self._settled:
             self._settle()
@@ -292,7 +275,6 @@ class CapturedConnection:
             self._contradicted()
 
     def drain(self) -> list[Exchange]:
-        """Return the exchanges that became complete since the last call."""
         return self._pairing.drain()
 
     def finish(self) -> tuple[list[Exchange], ConnectionEnd]:
@@ -402,7 +384,6 @@ class CapturedConnection:
             side.framing.search = None
 
     def _count(self) -> None:
-        """Add the frame counts of both directions to the connection's totals."""
         end, client = self._end, self._client or self._guess_client()
         broker = client.other
         end.closed_time = client.stream.closed_time
@@ -452,10 +433,7 @@ def _is_hopeless(framing: Framing) -> bool:
 
 
 def _is_tls(framing: Framing) -> bool:
-    """Return whether a stream begins with a TLS record.
-
-    If the start of the stream was not captured, the captured bytes must begin with two TLS records.
-    """
+    """Return whether a stream begins with a TLS record: with two, if its start was not captured."""
     search = framing.search
     if search is None or search.dropped or len(search) < _TLS_HEADER:
         return False
@@ -464,7 +442,6 @@ def _is_tls(framing: Framing) -> bool:
 
 
 def _has_tls_records(view: memoryview) -> bool:
-    """Return whether bytes are one TLS record, or begin with two TLS records."""
     first = _tls_record(view, 0)
     return first > 0 and (first == len(view) or _tls_record(view, first) > 0)
 

@@ -49,7 +49,6 @@ class Exchange:
     client: str
     """host:port"""
     broker: str
-    """host:port"""
     number: int
     """The position of the exchange in its connection, in the order of the requests. A response whose request
     was not captured gets the next position when its request is no longer expected."""
@@ -65,9 +64,9 @@ class Exchange:
     response_time: int
     """Time of the last packet of the run in which the response ends, in ns since 1970. 0 if not captured."""
     request_bytes: int
-    """The size of the request in bytes. 0 if the request was not captured."""
+    """0 if it was not captured."""
     response_bytes: int
-    """The size of the response in bytes. 0 if the response was not captured."""
+    """0 if it was not captured."""
     request: bytes = b""
     """The request frame, if its API key is in `READ` or all requests are kept. If bytes of the request are
     missing, only the bytes before the first gap."""
@@ -114,7 +113,7 @@ class ConnectionEnd:
     """Captured bytes of the client's stream, each counted once."""
     broker_bytes: int = 0
     gaps: int = 0
-    """The number of gaps in both streams. A gap is missing bytes between captured bytes."""
+    """Missing bytes between captured bytes, in both streams."""
     gap_bytes: int = 0
     cut_bytes: int = 0
     """The part of `gap_bytes` that is missing because of the capture's snap length."""
@@ -126,8 +125,7 @@ class ConnectionEnd:
     left_out_gaps: int = 0
     """The gaps that consist of `left_out_bytes`."""
     unframed_bytes: int = 0
-    """Captured bytes that belong to no frame. If nothing was read as Kafka, all captured bytes of the
-    connection count here."""
+    """Captured bytes that belong to no frame: all of them, if nothing was read as Kafka."""
     partial_bytes: int = 0
     """Captured bytes of frames whose end was not captured."""
     headerless_requests: int = 0
@@ -135,17 +133,16 @@ class ConnectionEnd:
     SaslHandshake v0, which have no header, count as well."""
     headerless_responses: int = 0
     headerless_bytes: int = 0
-    """Captured bytes of headerless frames."""
     token_bytes: int = 0
     """The part of `headerless_bytes` that is SASL tokens."""
     resyncs: int = 0
-    """The number of times that the reader had lost the start of the next frame."""
+    """How often the start of the next frame was lost."""
     repeated_segments: int = 0
     repeated_bytes: int = 0
-    """The number of payload bytes that were captured before. They were retransmitted, or captured twice."""
+    """Payload bytes that were captured before: retransmitted, or captured twice."""
     reordered_segments: int = 0
     reason: str = ""
-    """The reason why the connection, or its last part, was not read as Kafka. "" if everything was read."""
+    """Why the connection, or its last part, was not read as Kafka. "" if everything was read."""
     tls_bytes: int = 0
     """Captured bytes of TLS itself, in a decrypted connection: handshake, headers and tags of records, and
     incomplete records. All other counts are of decrypted bytes."""
@@ -179,8 +176,8 @@ def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
 def without_records(response: Sequence[Buffer], version: int) -> list[Buffer]:
     """Return a fetch response, or its start, with `CUT` in place of the contents of records.
 
-    The response is returned unchanged if its version is not supported (v0 to v3). It is also returned
-    unchanged if its bytes do not match the version, or if other bytes than records were cut already.
+    It is returned unchanged if its version is not supported (v0 to v3), if its bytes do not match the
+    version, or if other bytes than records were cut already.
     """
     layout = LAYOUTS.get(version)
     if layout is None:

@@ -59,15 +59,12 @@ def read_exchanges(
 ) -> Iterator[Event]:
     """Read the exchanges of one connection (or of several, whose rows may interleave).
 
-    Args:
-        batches: SEGMENTS rows. The rows of a connection are in capture order.
-        ports: the ports of brokers. If empty, Kafka is recognised by its bytes alone.
-        keep_requests: whether to keep the frames of all requests. If False, only requests with an API key in
-            `READ` are kept.
-        responses: the API keys whose response frames are kept. Metadata responses are always kept.
-        groups: whether to set the consumer group of each exchange.
-        uses: the number of earlier connections between the same ports.
-        secrets: the TLS secrets for decrypting connections.
+    The rows of SEGMENTS of a connection are in capture order. `ports` are those of brokers. If empty, Kafka
+    is recognised by its bytes alone. `uses` is the number of earlier connections between the same ports.
+
+    The frames of requests with an API key in `READ` are kept, with `keep_requests` those of all. Of
+    responses, those of Metadata and with an API key in `responses` are kept. With `groups`, exchanges have
+    their consumer group.
 
     Yields:
         The exchanges of each connection in the order of their requests, each as soon as it is complete. The
@@ -97,14 +94,9 @@ def read_in_bulk(
 ) -> Iterator[BulkEvent]:
     """Read the exchanges of many connections, in less time than with `read_exchanges`.
 
-    Args:
-        batches: SEGMENTS rows, sorted by connection, and then in capture order. Before the rows of a
-            connection there may be one with the order `BEFORE`.
-        ports: see `read_exchanges`.
-        responses: see `read_exchanges`.
-        groups: see `read_exchanges`.
-        secrets: see `read_exchanges`.
-        on_files: gets the rows that have FileCounts.
+    The rows of SEGMENTS are sorted by connection, and then in capture order. Before the rows of a connection
+    there may be one with the order `BEFORE`. `on_files` gets the rows that have FileCounts. For the other
+    arguments see `read_exchanges`.
 
     Yields:
         The events of one connection after the other. They are those of `read_exchanges`, with `Pairs` in
@@ -153,7 +145,6 @@ class _Run(NamedTuple):
     rows: "BatchRows"
     whole: WholeConnections | None
     number: int
-    """The place of the connection in the batch."""
     key: bytes
     begin: int
     end: int
@@ -193,15 +184,8 @@ class BatchRows:
 class Connections:
     """The connections of a capture. The requests in flight of each connection are buffered.
 
-    Args:
-        ports: see `read_exchanges`.
-        keep_requests: see `read_exchanges`.
-        responses: see `read_exchanges`.
-        groups: see `read_exchanges`.
-        uses: see `read_exchanges`.
-        secrets: see `read_exchanges`.
-        hold: whether to read connections with few bytes at the end, one after the other. They take little
-            memory until then.
+    With `hold`, connections with few bytes are read at the end, one after the other. They take little memory
+    until then. For the other arguments see `read_exchanges`.
     """
 
     def __init__(
@@ -286,7 +270,6 @@ class Connections:
         return silent
 
     def end(self) -> Iterator[Event]:
-        """End all connections."""
         while self._held:
             key, held = self._held.popitem()
             yield from self._read_held(key, held)
@@ -321,14 +304,12 @@ def _held_rows(held: bytearray) -> Iterator[tuple[list[Any], memoryview]]:
 
 
 def _silent_connections(held: bytearray) -> int:
-    """Return how many connections there are in rows without payload; 0 if a row has some.
-
-    A SYN with another sequence number begins another connection, see `Reassembly.syn`.
-    """
+    """Return how many connections there are in rows without payload; 0 if a row has some."""
     found, begun = 1, dict[bool, int]()
     for (from_low, _, _, sequence, _, flags, missing, _), payload in _held_rows(held):
         if payload or missing:
             return 0
+        # A SYN with another sequence number begins another connection, see `Reassembly.syn`.
         if flags & SYN:
             if begun.get(from_low, sequence) != sequence:
                 found += 1

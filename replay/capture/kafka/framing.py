@@ -48,26 +48,17 @@ class FrameOwner(Protocol):
         """Return whether requests with this API key are kept whole."""
 
     def wants_response(self, correlation_id: int) -> bool | None:
-        """Return whether to keep the response with this correlation id.
-
-        Return None if no request with this id waits for a response.
-        """
+        """Return whether to keep the response with this id. None if no request with it is waiting."""
 
     def awaited(self) -> Iterable[int]:
         """Return the correlation ids of requests without a response so far, in order."""
 
     def is_response(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
-        """Return True if the contents of a frame show that it is the response to a known request.
-
-        Return False if they show that it is not, and None if they show neither.
-        """
+        """Return whether a frame is the response to a known request. None if its contents do not tell."""
 
 
 class Framing:
-    """Cuts the stream of one direction into frames, and reports them to the owner.
-
-    The stream arrives through `begin`, `data` and `gap`.
-    """
+    """Cuts the stream of one direction into frames, and reports them to the owner."""
 
     minimum: ClassVar[int]
     """The size of the first fields of a frame. They decide how the rest is read."""
@@ -109,24 +100,16 @@ class Framing:
 
     @property
     def overlap(self) -> int:
-        """See `resync.Judge`."""
         return self.minimum - 1
 
     def begin(self) -> None:
-        """Note that the stream is captured from its first byte on."""
         self.from_start = True
 
-    def turn(self) -> None:
-        """Note that the other direction has sent bytes since the last bytes of this direction."""
-        self.turned = True
-
     def data(self, view: memoryview, time: int, end_time: int) -> None:
-        """Frame the next bytes."""
         self.seen_bytes += len(view)
         self._feed(view, time, end_time)
 
     def gap(self, size: int, *, cut: bool) -> None:
-        """Note that the next `size` bytes are missing. `cut` means that the snap length cut them."""
         self.gaps += 1
         self.gap_bytes += size
         if cut:
@@ -134,10 +117,7 @@ class Framing:
         self._miss(size)
 
     def unread(self, size: int, *, partial: bool) -> None:
-        """Count captured bytes of TLS that can't be decrypted. `partial` means an incomplete record.
-
-        No bytes of this direction are decrypted afterwards.
-        """
+        """Count captured bytes of TLS that can't be decrypted, as all that follow in this direction."""
         self.seen_bytes += size
         if partial:
             self.partial_bytes += size
@@ -159,24 +139,17 @@ class Framing:
         return self.search is None and not (self.ignored or self._left or self._head or self.in_tokens)
 
     def skip(self, size: int) -> None:
-        """Count `size` bytes of whole frames.
-
-        The owner has these frames. The other direction sent something after each of them.
-        """
+        """Count `size` bytes of whole frames. The other direction sent something after each of them."""
         self.seen_bytes += size
         self.turned = True
 
     def other_spoke(self) -> None:
-        """Note that the other direction sends something next.
-
-        This may be the response to the bytes so far, so a frame may end here.
-        """
+        """Note that the other direction sends next. This may be a response, so a frame may end here."""
         self.turned = True
         if self.search is not None and self.search.buffer:
             self.resync(boundary=True)
 
     def finish(self) -> None:
-        """Count the remaining bytes at the end of the stream."""
         if self.search is not None:
             self.resync(boundary=True)
         if self.search is not None:
@@ -210,7 +183,6 @@ class Framing:
         self.replay(search.split(place))
 
     def replay(self, buffered: list[BufferedRun]) -> None:
-        """Frame the bytes that were buffered during a search."""
         for run in buffered:
             self.turned |= run.turned
             if run.payload is None:
@@ -231,7 +203,6 @@ class Framing:
             self._frames(view, time, end_time)
 
     def _skip_tokens(self, view: memoryview, time: int, end_time: int) -> None:
-        """Skip SASL tokens, and continue with the first frame after them."""
         token = self._token
         if not token:
             self._head_time = time
@@ -283,10 +254,7 @@ class Framing:
                 return
 
     def open(self, view: memoryview, at: int, time: int) -> bool:
-        """Read the start of a frame, and set `_left`, `_size`, `_wanted`, `_time`.
-
-        Return False if no frame begins at `at`.
-        """
+        """Set `_left`, `_size`, `_wanted` and `_time` for the frame at a place. Return False without one."""
         raise NotImplementedError
 
     def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
@@ -294,10 +262,7 @@ class Framing:
         raise NotImplementedError
 
     def is_frame(self, buffer: bytearray) -> bool:
-        """Return whether a frame begins where a SASL token may begin.
-
-        If there are too few bytes to tell, return False.
-        """
+        """Return whether a frame begins where a SASL token may. False if there are too few bytes to tell."""
         raise NotImplementedError
 
     def pass_over(self, size: int) -> None:
@@ -309,18 +274,13 @@ class Framing:
         raise NotImplementedError
 
     def candidates(self, buffer: bytearray, start: int) -> Iterable[int]:
-        """See `resync.Judge`."""
         raise NotImplementedError
 
     def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
-        """See `resync.Judge`."""
         raise NotImplementedError
 
     def _gather(self, view: memoryview, at: int, time: int) -> int:
-        """Add the next bytes to a frame's header that is spread over several runs.
-
-        Return the offset after the bytes that were added.
-        """
+        """Add bytes to a header that is spread over several runs. Return the offset after them."""
         if not self._head:
             self._head_time = time
         end = min(at + self.minimum - len(self._head), len(view))
@@ -379,7 +339,7 @@ class Framing:
             self._miss(size - inside)
 
     def _open_headerless(self) -> None:
-        """Skip a frame with an incomplete header: only the length, or a little more, was captured."""
+        # Only the length, or a little more, was captured.
         head, self._head = self._head, b""
         length = int.from_bytes(head[:LENGTH_BYTES], signed=True) if len(head) >= LENGTH_BYTES else 0
         if is_response_start(length) and LENGTH_BYTES + length > len(head):

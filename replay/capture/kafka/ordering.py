@@ -1,12 +1,9 @@
 """Puts the two directions of a connection into one order: the order in which client and broker acted.
 
 An ACK number shows which bytes its sender had received (RFC 9293, 3.4). So a piece of one direction comes
-after all bytes of the other direction that it acknowledges. This is so even if these bytes were captured
-later, by another tap, or with another clock. If neither of two pieces acknowledges the other, they were under
-way at the same time, and keep their captured order.
-
-The returned times follow this order, too. If an ACK shows that the clock of one direction is behind the other
-one, times are corrected. See `Clocks`.
+after all bytes of the other direction that it acknowledges, even if these were captured later, by another
+tap, or with another clock. If neither of two pieces acknowledges the other, they keep their captured order.
+Times follow this order, too. See `Clocks`.
 """
 
 from collections import deque
@@ -39,10 +36,7 @@ class OrderedReceiver(Protocol):
         """Record that the stream was captured from its first byte on (its SYN was captured)."""
 
     def data(self, view: memoryview, time: int, end_time: int) -> None:
-        """Read the next bytes.
-
-        `time` and `end_time` are the times of the first and the last packet of the run, see `Clocks`.
-        """
+        """Read the next bytes, with the times of the run's first and last packet (see `Clocks`)."""
 
     def gap(self, size: int, *, cut: bool) -> None:
         """Record that the next `size` bytes are missing. `cut` means that the snap length cut them."""
@@ -80,20 +74,13 @@ class Clocks:
         self.last = 0
         """Time of the last packet so far, in ns since 1970."""
         self.speaker: OrderedDirection | None = None
-        """The direction of the last packet."""
         self._least = -_UNKNOWN
         self._most = _UNKNOWN
         self._at = 0
         """The time of the last change of direction, by the clock of the first direction."""
 
     def turn(self, before: int, time: int, *, second: bool) -> None:
-        """Compare the time of a packet with the time of the last packet that it acknowledges.
-
-        Args:
-            before: captured time of the last acknowledged packet, in ns since 1970.
-            time: captured time of the packet.
-            second: whether the packet belongs to the second direction.
-        """
+        """Compare a packet's captured time with `before`, that of the last packet which it acknowledges."""
         first = before if second else time
         looser = abs(first - self._at) // _LOOSER
         self._at = first
@@ -104,10 +91,7 @@ class Clocks:
         self.ahead = sorted((self._least, 0, self._most))[1]
 
     def tell(self, stream: "OrderedDirection", time: int, end_time: int) -> tuple[int, int]:
-        """Return a piece's times by the clock of the first direction.
-
-        The times are never before those of the previous piece, unless the clock was set back (`_STEP`).
-        """
+        """Return times by the first direction's clock. They go back only if it was set back (`_STEP`)."""
         if stream.second:
             time, end_time = time - self.ahead, end_time - self.ahead
         earliest = self.last + (self.speaker is not stream)
@@ -120,16 +104,11 @@ class Clocks:
     def tell_turns(self, stream: "OrderedDirection", begin: Column, end: Column) -> tuple[Column, Column]:
         """Do what `turn` and `tell` do, for turns of the two directions, as columns.
 
-        Stop before the first turn whose times have to be corrected, or one turn earlier, so that the number
-        of turns is even.
+        The columns have the captured times of the first and the last packet of each turn, in ns since 1970.
+        The first turn is of `stream`. The other direction was the last to send.
 
-        Args:
-            stream: the direction of the first turn. The other direction was the last to send.
-            begin: captured time of the first packet of each turn, in ns since 1970.
-            end: captured time of the last packet of each turn, in ns since 1970.
-
-        Returns:
-            The same times by the clock of the first direction, for the turns before the stop.
+        Return the times up to the first turn whose times have to be corrected, or one turn less, so that the
+        number of turns is even.
         """
         second = (np.arange(len(begin)) % 2 == 0) == stream.second
         before = np.append(stream.other.last_time, end[:-1])
@@ -153,13 +132,7 @@ class Clocks:
 
 
 class OrderedDirection:
-    """One direction: releases the pieces of `reassembly.Reassembly` when it is their turn.
-
-    Args:
-        receiver: gets the pieces.
-        clocks: the clocks of both directions.
-        second: whether this is the second direction, for `clocks`.
-    """
+    """One direction: releases the pieces of `reassembly.Reassembly` when it is their turn."""
 
     __slots__ = (
         "_clocks",
@@ -177,7 +150,6 @@ class OrderedDirection:
     )
 
     other: "OrderedDirection"
-    """The other direction."""
 
     def __init__(self, receiver: OrderedReceiver, clocks: Clocks, *, second: bool) -> None:
         self.receiver = receiver
@@ -199,7 +171,6 @@ class OrderedDirection:
 
     @property
     def waiting(self) -> bool:
-        """Whether pieces wait for bytes that they acknowledge."""
         return bool(self.queue)
 
     @property
@@ -212,7 +183,6 @@ class OrderedDirection:
         self.position, self.last_time = end, end_time
 
     def begin(self, sequence: int, *, whole: bool) -> None:
-        """See `reassembly.Sink`."""
         self.position = sequence
         if whole:
             self.receiver.begin()
@@ -230,7 +200,6 @@ class OrderedDirection:
     def data(  # once for every row: keywords would cost as much as the work itself
         self, view: memoryview, time: int, end_time: int, ack: int, end: int
     ) -> None:
-        """See `reassembly.Sink`."""
         if self.queue or self._is_early(ack):
             # Copied, for a view keeps the memory of all that was read with it.
             self.queue.append(_WaitingRun(memoryview(bytes(view)), 0, False, time, end_time, ack, end))
@@ -239,7 +208,6 @@ class OrderedDirection:
             self._out(view, time, end_time, ack, end)
 
     def gap(self, size: int, end: int, *, cut: bool) -> None:
-        """See `reassembly.Sink`."""
         if self.queue:
             self.queue.append(_WaitingRun(None, size, cut, 0, 0, -1, end))
         else:
@@ -290,15 +258,12 @@ class OrderedDirection:
             self.closed_time = max(self.closed_time, self._clocks.last)
 
     def is_next(self) -> bool:
-        """Return whether the first waiting piece can be released now."""
         return bool(self.queue) and not self._is_early(self.queue[0].ack)
 
     def next_time(self) -> int:
-        """Return the time of the first waiting piece."""
         return self.queue[0].time - (self._clocks.ahead if self.second else 0)
 
     def release_first(self) -> None:
-        """Release the first waiting piece."""
         piece = self.queue.popleft()
         if piece.payload is None:
             self.position = piece.end
@@ -311,7 +276,7 @@ class OrderedDirection:
 def release(one: OrderedDirection, another: OrderedDirection, *, everything: bool = False) -> None:
     """Release all pieces whose turn has come.
 
-    With `everything`, all pieces are released. Bytes that they waited for count as not captured.
+    With `everything`, all are released. Bytes that they waited for count as not captured.
     """
     pair = one, another
     while waiting := [stream for stream in pair if stream.queue]:

@@ -64,11 +64,10 @@ class Keep:
     """Selects which parts of requests and responses the pairing keeps for later steps."""
 
     requests: bool = False
-    """Whether to keep all requests. If False, only requests with an API key in `READ` are kept."""
+    """If False, only requests with an API key in `READ` are kept."""
     responses: frozenset[int] = READ
     """The API keys whose responses are kept. Responses that pairing itself needs are kept as well."""
     groups: bool = False
-    """Whether to read the names of consumer groups in requests."""
 
 
 class Pairing:
@@ -86,10 +85,9 @@ class Pairing:
         self.tokens_from_broker = False
         self.opaque = False
         self.request_broken = False
-        """Whether some requests of the connection may be missing."""
         self.response_broken = False
         self.left_out_bytes = 0
-        """The size of the contents of records that were not captured, in bytes."""
+        """The contents of records that were not captured."""
         self.left_out_gaps = 0
         self.client: Framing | None = None
         self._keeps_all = keep.requests
@@ -113,7 +111,6 @@ class Pairing:
         self._client_text = ""
 
     def drain(self) -> list[Exchange]:
-        """Return the exchanges that became complete since the last call."""
         if not self._out or not (self.confirmed or self._number >= _CONFIRMED_BY):
             return []
         out, self._out = self._out, []
@@ -126,13 +123,7 @@ class Pairing:
         return self.confirmed and not (waits or self.tokens or self.opaque)
 
     def take(self, turns: Turns, begin: Column, end: Column) -> Pairs:
-        """Note fetches that have this connection's client id, and their responses. Return them.
-
-        Args:
-            turns: the fetches and their responses. There may be more of them than are noted.
-            begin: for each fetch and response to note, the time at which it began (see `ordering`).
-            end: for each of these, the time of its last packet.
-        """
+        """Note the first fetches of `turns`, which have these times of begin and end, and their responses."""
         ids = turns.correlation_id[: len(begin) : 2]
         pairs = Pairs(
             connection=self.end.connection,
@@ -155,7 +146,6 @@ class Pairing:
         return pairs
 
     def finish(self) -> list[Exchange]:
-        """End the connection. Return the exchanges that remain."""
         for response in self._early:
             self._unpaired(response)
         self._out += self._waiting
@@ -167,7 +157,6 @@ class Pairing:
         return out
 
     def discard(self) -> None:
-        """Forget all exchanges of the connection, because it is not Kafka."""
         self._out.clear()
         self._waiting.clear()
         self._waiting_ids.clear()
@@ -177,17 +166,14 @@ class Pairing:
     # The methods of `framing.FrameOwner`.
 
     def requests_found(self, framing: Framing) -> None:
-        """Record that requests were found in the captured bytes. See `framing.FrameOwner`."""
         if self.client is None:
             self.client = framing
             self.on_client(framing)
 
     def wants_request(self, api_key: int) -> bool:
-        """Return whether the request frame is needed. See `framing.FrameOwner`."""
         return self._keeps_all or api_key in READ
 
     def wants_response(self, correlation_id: int) -> bool | None:
-        """Return whether the contents of the response are needed. See `framing.FrameOwner`."""
         waiting = self._waiting
         if waiting and waiting[0].correlation_id == correlation_id:
             return waiting[0].api_key in self._read
@@ -196,11 +182,9 @@ class Pairing:
         return next(one.api_key in self._read for one in waiting if one.correlation_id == correlation_id)
 
     def awaited(self) -> Iterator[int]:
-        """Yield the correlation ids of the responses that are expected. See `framing.FrameOwner`."""
         return (one.correlation_id for one in self._waiting if one.answer_due)
 
     def is_response(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
-        """Return whether bytes are a response with this correlation id. See `framing.FrameOwner`."""
         request = next((one for one in self._waiting if one.correlation_id == correlation_id), None)
         if request is None or request.api_key != ApiKey.FETCH or request.request_missing:
             return None
@@ -210,7 +194,6 @@ class Pairing:
         )
 
     def request_seen(self, frame: bytes, size: int, missing: int, time: int) -> None:
-        """Record a request that was found in the captured bytes. See `framing.FrameOwner`."""
         _, api_key, version, correlation_id = REQUEST_START.unpack_from(frame)
         exchange = Exchange(
             connection=self.end.connection,
@@ -244,7 +227,6 @@ class Pairing:
     def response_seen(
         self, correlation_id: int, pieces: list[Buffer], size: int, missing: int, end_time: int
     ) -> None:
-        """Record a response that was found in the captured bytes. See `framing.FrameOwner`."""
         waiting = self._waiting
         if waiting and waiting[0].correlation_id == correlation_id and not self._is_ambiguous():
             request = self._take_first()
@@ -283,8 +265,7 @@ class Pairing:
     def _is_ambiguous(self) -> bool:
         """Return whether a response may belong to several requests, because their correlation ids are equal.
 
-        A client may give each request the same correlation id. Then responses can only be paired with
-        requests in a stream without gaps.
+        Some clients give each request the same one. Responses are then only paired in a stream without gaps.
         """
         return self._repeats_ids and self.response_broken and len(self._waiting) > 1
 
@@ -352,10 +333,7 @@ class Pairing:
             self._report_early()
 
     def _answered_early(self, request: Exchange) -> bool:
-        """Pair a request with a response that was read earlier. Return False if there is no such response.
-
-        After a gap in the capture, requests are found later than they were sent (see `resync`).
-        """
+        """Pair a request with an earlier response: after a gap, requests are found late (`resync`)."""
         if request.correlation_id not in self._early_ids or self._repeats_ids:
             return False
         place = [one.correlation_id for one in self._early].index(request.correlation_id)
@@ -451,7 +429,6 @@ def _take_out(ids: dict[int, int], exchange: Exchange) -> None:
 
 
 def _group(frame: Buffer, api_key: int, version: int, body: int) -> str:
-    """Return the name of the group in a member's request, or "" if there is none or more than one."""
     if api_key == ApiKey.OFFSET_FETCH and version >= _MANY_GROUPS:
         groups, body = read_compact_count(frame, body)
         if groups != 1:
@@ -472,26 +449,14 @@ _LAST: Final = 13
 
 
 def learn_topics(frame: Buffer, version: int, topics: dict[bytes, str]) -> None:
-    """Add the names of topics from a Metadata response (v10 to v13). Other versions have no topic ids.
-
-    Args:
-        frame: the response, with its length field.
-        version: the version of the request.
-        topics: the known names by topic id. The new names are added to it.
-    """
+    """Add names by topic id from a Metadata response, with its length. Only v10 to v13 have topic ids."""
     if _FIRST_WITH_IDS <= version <= _LAST:
         topics |= _topics_of(bytes(frame[RESPONSE_START_BYTES:]))
 
 
 @lru_cache(maxsize=8)
 def _topics_of(frame: bytes) -> dict[bytes, str]:
-    """Return the names of the topics in a Metadata response, by topic id.
-
-    Results are cached, because all clients of a cluster get the same response.
-
-    Args:
-        frame: the response, without its length and correlation id.
-    """
+    """Return names by topic id. Results are cached: all clients of a cluster get the same response."""
     topics: dict[bytes, str] = {}
     try:
         _, at = skip_tags(frame, 0)
@@ -533,13 +498,8 @@ def _skip_partitions(frame: bytes, at: int, count: int) -> int:
 def _are_alike(frame: bytes, places: list[int], size: int, count: int) -> bool:
     """Return whether entries of one size follow each other, which have the same counts and no tags.
 
-    Most partitions of a topic have as many replicas.
-
-    Args:
-        frame: the frame.
-        places: where the first entry has its counts. The last one is that of its tags.
-        size: the size of the first entry in bytes.
-        count: the number of entries.
+    Most partitions of a topic have as many replicas. `places` are where the first entry has its counts. The
+    last one is that of its tags.
     """
     columns = [frame[place : place + count * size : size] for place in places]
     # A larger count has a second byte.

@@ -59,15 +59,12 @@ class Pairs:
         return map(self.exchange, range(len(self)))
 
     def request(self, at: int) -> bytes:
-        """Return a request frame."""
         return bytes(self.payload[self.edges[2 * at] : self.edges[2 * at + 1]])
 
     def response(self, at: int) -> bytes:
-        """Return a response frame."""
         return bytes(self.payload[self.edges[2 * at + 1] : self.edges[2 * at + 2]])
 
     def exchange(self, at: int) -> Exchange:
-        """Return one of the exchanges."""
         begin, middle, end = self.edges[2 * at : 2 * at + 3]
         return Exchange(
             connection=self.connection,
@@ -90,10 +87,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Turns:
-    """Requests and responses in turn. The columns have one value for each of them.
-
-    A *turn* is the rows of one request or of one response.
-    """
+    """Requests and responses in turn, as columns. A *turn* is the rows of one request or one response."""
 
     payload: memoryview
     edges: Column
@@ -148,7 +142,6 @@ class Stretches:
         side = connection.astype(np.int64) * 2 + rows["from_low"]
         new = np.append(True, side[1:] != side[:-1])
         self._turn = np.cumsum(new) - 1
-        """The turn of each row."""
         self._first = np.flatnonzero(new)
         """The first row of each turn. One more value is the number of rows."""
         self._first = np.append(self._first, len(new))
@@ -174,19 +167,15 @@ class Stretches:
         begins."""
 
     def turns(self, row: int) -> Turns:
-        """Return the turns of the stretch that begins at a row."""
         return self.turns_from(int(self._turn[row]))
 
     def turns_from(self, turn: int) -> Turns:
-        """Return the turns of the stretch that begins with a turn."""
         return self._between(turn, turn + 2 * int(self._count[turn]))
 
     def exchanges_from(self, turn: int) -> int:
-        """Return how many exchanges the stretch has that begins with a turn, 0 if there is none."""
         return int(self._count[turn])
 
     def turn_of(self, rows: Column) -> Column:
-        """Return the turn of each of these rows."""
         turns: Column = self._turn[rows]
         return turns
 
@@ -195,7 +184,6 @@ class Stretches:
         return self._between(0, len(self._first) - 1)
 
     def is_from_low(self, turn: int) -> bool:
-        """Return whether the lower endpoint sent a turn."""
         return bool(self._rows["from_low"][self._first[turn]])
 
     def _between(self, begin: int, end: int) -> Turns:
@@ -225,10 +213,7 @@ class Stretches:
         return heads
 
     def _continues(self, size: Column, new: Column) -> Column:
-        """Return for each row whether it is payload that directly follows the previous row of the same turn.
-
-        The first row of a turn only has to be payload.
-        """
+        """Return whether each row is payload, and directly follows the row before it in its turn."""
         rows = self._rows
         sequence, ack, time, end_time = (rows[name] for name in ("sequence", "ack", "time", "end_time"))
         found: Column = (size > 0) & (rows["flags"] == 0) & (rows["missing"] == 0) & (end_time >= time)
@@ -237,10 +222,7 @@ class Stretches:
         return found
 
     def _linked(self, side: Column, whole: Column) -> tuple[Column, Column]:
-        """Return for each turn whether an exchange begins with it, and whether the next exchange follows.
-
-        The next exchange follows if it begins two turns later, in the same direction and without a gap.
-        """
+        """Return for each turn whether an exchange begins with it, and whether the next exchange follows."""
         first, (length, kind, correlation_id) = self._first[:-1], self._heads.T
         size, sequence, ack = np.diff(self._edges), self._rows["sequence"][first], self._rows["ack"][first]
         after = sequence + size & _MASK
@@ -252,6 +234,7 @@ class Stretches:
             request[:-1] & whole[1:] & (size[1:] >= RESPONSE_START_BYTES) & (side[:-1] ^ side[1:] == 1)
         )
         pair[:-1] &= (correlation_id[:-1] == kind[1:]) & (ack[1:] == after[:-1])
+        # The next exchange begins two turns later, in the same direction and without a gap.
         link[:-3] = pair[:-3] & pair[2:-1] & (side[:-3] == side[2:-1])
         link[:-3] &= (
             (sequence[2:-1] == after[:-3]) & (sequence[3:] == after[1:-2]) & (ack[2:-1] == after[1:-2])

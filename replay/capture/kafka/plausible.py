@@ -48,10 +48,7 @@ MORE: Final = -1
 
 
 def is_request_start(length: int, api_key: int, version: int) -> bool:
-    """Return whether a request may begin with these values, at a place where a request is expected.
-
-    API keys of later releases are allowed.
-    """
+    """Return whether a request may begin with these values. API keys of later releases are allowed."""
     return 8 <= length <= MAX_FRAME and 0 <= api_key < KEYS and 0 <= version < KEYS
 
 
@@ -61,10 +58,7 @@ def is_response_start(length: int) -> bool:
 
 
 def token_size(buffer: bytearray) -> int:
-    """Return the size of the SASL token that begins with certain bytes, with its length field.
-
-    Return `MORE` if it is not complete, `NO` if it is no token.
-    """
+    """Return the size of a SASL token with its length. `MORE` if it is not complete, `NO` if it is none."""
     if len(buffer) < LENGTH_BYTES:
         return MORE
     size = LENGTH_BYTES + int.from_bytes(buffer[:LENGTH_BYTES], signed=True)
@@ -74,14 +68,10 @@ def token_size(buffer: bytearray) -> int:
 
 
 def request_size(head: bytes, *, cut: bool) -> int:
-    """Return the size of the request that begins with certain bytes, if the bytes are a request.
+    """Return the size of the request frame that begins with `head`, `NO`, or `MORE` (bytes are needed).
 
-    Args:
-        head: the first `HEAD` bytes, including the length field. Fewer if fewer bytes are known.
-        cut: whether the bytes after `head` were not captured.
-
-    Returns:
-        The size of the whole frame. `NO` if the bytes are no request. `MORE` if more bytes are needed.
+    `head` has `HEAD` bytes with the length, fewer if fewer are known. `cut`: no bytes after them were
+    captured.
     """
     if len(head) < _CLIENT_ID_LENGTH.stop:
         return NO if cut else MORE
@@ -124,12 +114,8 @@ def request_candidates(
 ) -> Iterator[int]:
     """Yield the offsets at which a request may begin, from `start` on.
 
-    Args:
-        buffer: a part of the client's stream.
-        start: the first offset.
-        client_id: the client id of earlier requests of the connection. None or empty if it is unknown.
-        nameless: whether to accept headers without a client id while the client id is unknown. A row of zeros
-            also looks like such a header.
+    `client_id` is that of earlier requests of the connection. While it is unknown, `nameless` tells whether
+    headers without a client id are accepted. A row of zeros also looks like such a header.
     """
     if client_id:
         pattern = len(client_id).to_bytes(2) + client_id
@@ -145,15 +131,11 @@ def request_candidates(
 
 
 def named_starts(data: Column) -> Column:
-    """Return the offsets in `data`, which are bytes, at which a request with a client id may begin.
-
-    Its first 15 bytes must be there.
-    """
+    """Return the offsets at which a request with a client id may begin. Its first 15 bytes must be there."""
     return _starts(data, nameless=False)
 
 
 def _starts(data: Column, *, nameless: bool) -> Column:
-    """Return the offsets of `request_candidates` in bytes."""
     places = max(len(data) - _CLIENT_ID_LENGTH.stop, 0)
     key, key_low, version, version_low = (data[place : places + place] for place in range(4, 8))
     found = np.flatnonzero((key_low <= _LONGEST_KEY) & (version_low < UNUSED_VERSION) & (key | version == 0))
@@ -168,14 +150,9 @@ def _starts(data: Column, *, nameless: bool) -> Column:
 
 
 def is_fetch_response(frame: Buffer, *, whole: bool, version: int, request: bytes, body: int) -> bool | None:
-    """Judge by their contents whether bytes are the response to a certain fetch.
+    """Judge by their contents whether bytes are the response to a certain fetch, or its start (not `whole`).
 
-    Args:
-        frame: a response, or the start of a response, with its length field.
-        whole: whether `frame` is the complete response.
-        version: the version of the fetch.
-        request: the fetch.
-        body: the offset of the body in the fetch.
+    `body` is where the fetch has its body.
 
     Returns:
         True if the first topic of the response is in the fetch. False if the bytes are no fetch response.

@@ -28,11 +28,7 @@ _PROXY_2_HEAD: Final = 16
 
 
 class Preamble:
-    """What one direction says before Kafka.
-
-    Args:
-        size: returns its size.
-    """
+    """What one direction says before Kafka."""
 
     def __init__(self, size: Size) -> None:
         self._size = size
@@ -48,11 +44,7 @@ class Preamble:
 
 
 def preambles(first: bytes) -> tuple[Size, Size] | None:
-    """Return how to read the preambles of both directions. None if there is none.
-
-    Args:
-        first: the first bytes of the direction that began: that of the client.
-    """
+    """Return how to read the preambles of both directions, by the first bytes of the client."""
     if first.startswith(b"CONNECT "):
         return _http, _http
     if first.startswith(b"PROXY "):
@@ -104,7 +96,6 @@ def _socks_5_server(data: bytes) -> int:
 
 
 def _socks_5_address(data: bytes, at: int) -> int:
-    """Return where a request or a reply ends that begins at an offset."""
     head = data[at : at + 5]
     if head and head[0] != _SOCKS_5:
         return NO

@@ -29,32 +29,13 @@ class Sink(Protocol):
     """Receives the bytes of a TCP stream in order."""
 
     def begin(self, sequence: int, *, whole: bool) -> None:
-        """Note the sequence number of the first byte.
-
-        Args:
-            sequence: the sequence number.
-            whole: whether the SYN before this byte was captured.
-        """
+        """Note the first byte's sequence number. `whole`: the SYN before it was captured."""
 
     def data(self, view: memoryview, time: int, end_time: int, ack: int, end: int) -> None:
-        """Read the next bytes.
-
-        Args:
-            view: the bytes.
-            time: the time of the run's first packet.
-            end_time: the time of the run's last packet.
-            ack: the ACK number of the run, -1 if there is none.
-            end: the sequence number after the bytes.
-        """
+        """Read the next bytes. `ack` is -1 if there is none. `end` is the sequence number after the bytes."""
 
     def gap(self, size: int, end: int, *, cut: bool) -> None:
-        """Note that the next `size` bytes, up to sequence number `end`, are missing.
-
-        Args:
-            size: the number of missing bytes.
-            end: the sequence number after them.
-            cut: whether the bytes are missing because of the snap length.
-        """
+        """Note that bytes up to sequence number `end` are missing. `cut`: because of the snap length."""
 
 
 @dataclass(slots=True)
@@ -62,7 +43,6 @@ class PayloadRun:
     """The payload of consecutive segments. The snap length may have cut its end."""
 
     start: int
-    """Position in the stream."""
     payload: memoryview
     missing: int
     time: int
@@ -71,14 +51,11 @@ class PayloadRun:
     packets: int
     turn: int = 0
     """How many turns the other direction had taken before this run; `turn_bytes`: how many bytes it had sent.
-
-    Both count only while runs of this direction wait.
-    """
+    Both count only while runs of this direction wait."""
     turn_bytes: int = 0
 
     @property
     def end(self) -> int:
-        """The position after the last byte of the run, in the stream."""
         return self.start + len(self.payload) + self.missing
 
 
@@ -153,10 +130,7 @@ class Reassembly:
         ack: int,
         packets: int,
     ) -> bool:
-        """Add the next captured run.
-
-        Return False if its sequence number is too far away for this connection.
-        """
+        """Add the next run. Return False if its sequence number is too far away for this connection."""
         if sequence == self._next and not self._waiting:
             size = len(payload)
             self._position += size + missing
@@ -170,10 +144,7 @@ class Reassembly:
         return self._place(sequence, PayloadRun(0, payload, missing, time, end_time, ack, packets))
 
     def skip(self, size: int) -> None:
-        """Move past the next `size` bytes.
-
-        Call this only if the bytes were captured in order, and no run is waiting.
-        """
+        """Move past the next bytes. They were captured in order, and no run waits."""
         self._advance(size)
 
     @property
@@ -191,20 +162,13 @@ class Reassembly:
         self._fin = sequence
 
     def other_spoke(self, size: int, time: int, *, turned: bool) -> None:
-        """Note a run of the other direction.
-
-        Args:
-            size: the bytes of the run.
-            time: the time of the run.
-            turned: whether it is the first run after a run of this direction.
-        """
+        """Note a run of the other direction. `turned`: the run before it was of this direction."""
         self._others_runs += turned
         self._others_bytes += size
         while self._waiting and self._overdue(self._waiting[0], time):
             self._give_up_waiting()
 
     def finish(self) -> None:
-        """End the stream. All missing bytes become gaps."""
         while self._waiting:
             self._give_up_waiting()
         if self._settled and self._fin >= 0:
@@ -280,10 +244,7 @@ class Reassembly:
             self._deliver(run)
 
     def _deliver(self, run: PayloadRun) -> None:
-        """Deliver the bytes of a run that are after the current position.
-
-        The run begins at this position or before it.
-        """
+        """Deliver the bytes of a run after the current position, at which or before which it begins."""
         known = self._position - run.start
         if run.start < run.end <= self._position:
             self.repeated_segments += run.packets

@@ -36,11 +36,9 @@ class RequestFraming(Framing):
 
     @property
     def overlap(self) -> int:
-        """See `resync.Judge`. The search includes the client id."""
         return self.minimum + 2 + len(self.conversation.client_id)
 
     def open(self, view: memoryview, at: int, time: int) -> bool:
-        """Read the first bytes of a frame, see `Framing.open`."""
         length, api_key, version, _ = REQUEST_START.unpack_from(view, at)
         if not is_request_start(length, api_key, version):
             return False
@@ -50,18 +48,17 @@ class RequestFraming(Framing):
         return True
 
     def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
-        """Process the end of a request, see `Framing.close`."""
         frame = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
         self.conversation.request_seen(frame, size, missing, self._time)
         self.in_tokens = self.conversation.tokens
 
     def is_frame(self, buffer: bytearray) -> bool:
-        """See `Framing`. The first bytes of tokens are too large for an API key and a version."""
+        # The first bytes of tokens are too large for an API key and a version.
         return request_size(bytes(buffer[:HEAD]), cut=False) > 0
 
     def resync(self, *, boundary: bool) -> None:
-        """Search for the next frame, see `Framing`. Do nothing if the other direction has the requests."""
         if self.conversation.client not in {None, self}:
+            # The other direction has the requests.
             return
         if self.search is not None and self._begins(self.search):
             self.start_at(0)
@@ -69,26 +66,21 @@ class RequestFraming(Framing):
             super().resync(boundary=boundary)
 
     def start_at(self, place: int) -> None:
-        """See `Framing`."""
         self.conversation.requests_found(self)
         super().start_at(place)
 
     def pass_over(self, size: int) -> None:  # noqa: ARG002 - see `Framing`
-        """Skip the bytes after a gap, which are of no use. See `Framing`."""
+        # The bytes after a gap are of no use.
         self._wanted = 0
 
     def mark_broken(self) -> None:
-        """See `Framing`."""
         self.conversation.request_broken = True
 
     def candidates(self, buffer: bytearray, start: int) -> Iterator[int]:
-        """Yield the places where a request may begin, see `resync.Judge`.
-
-        Until it is known which side is the client, `judge` accepts only requests with a client id.
-        """
         client_id = self.conversation.client_id
         if not client_id and start == 0:
             yield 0
+        # Until it is known which side is the client, `judge` accepts only requests with a client id.
         nameless = self.conversation.client is not None
         yield from request_candidates(buffer, start, client_id, nameless=nameless)
 
@@ -98,8 +90,6 @@ class RequestFraming(Framing):
         A broker's response can look like a request, for example if its correlation id looks like key and
         version. So while the client is unknown, two consecutive requests of one client are needed. Once the
         client is known, one request is enough if the client stopped sending after it, to wait for a response.
-        A header without a client id is accepted only where the known client started to send, because other
-        bytes often look like it.
         """
         size = _size(search, at)
         if size in {NO, MORE}:
@@ -116,23 +106,17 @@ class RequestFraming(Framing):
         return Plausibility.HERE if together else Plausibility.NO
 
     def _begins(self, search: Search) -> bool:
-        """Return whether the stream begins with a request.
-
-        If this direction is known to be the client's, it is enough that the first bytes may be a request.
-        """
         if not self.from_start or search.dropped:
             return False
         if self.conversation.client is self:
+            # It is enough that the first bytes may be a request.
             head = search.head(0, self.minimum)
             return len(head) == self.minimum and is_request_start(*REQUEST_START.unpack(head)[:3])
         return _size(search, 0) not in {NO, MORE} and _api_key(search, 0) != ApiKey.PRODUCE
 
     def _is_enough(self, search: Search, at: int) -> bool:
-        """Return whether a header without a client id is accepted for `judge`.
-
-        Zeros in a row look like such a header. So it is accepted only if the client is known, and only at a
-        place where the client started to send.
-        """
+        """Return whether a header without a client id is accepted for `judge`."""
+        # Zeros in a row look like it. So the client must be known, and must have started to send here.
         known = self.conversation.client is not None and at in search.row_starts
         return known and _api_key(search, at) != ApiKey.PRODUCE
 
@@ -143,12 +127,7 @@ def is_no_request(search: Search) -> bool:
 
 
 def is_one_exchange(asked: Search, answered: Search) -> bool:
-    """Return whether one direction is a single request with a client id, and the other has the response.
-
-    Args:
-        asked: the bytes of one direction.
-        answered: the bytes of the other direction, whole frames.
-    """
+    """Return whether one side is a single request with a client id, and the other ends with its response."""
     request = asked.head(0, HEAD)
     if _size(asked, 0) != len(asked) or len(_client_id(request)) <= _NO_CLIENT_ID:
         return False
@@ -170,18 +149,12 @@ def _api_key(search: Search, at: int) -> int:
 
 
 def are_of_one_client(one: bytes, other: bytes) -> bool:
-    """Return whether two requests, one directly after the other, show that they are from one client.
-
-    Without a client id they do not.
-    """
+    """Return whether two consecutive requests show by their client id that they are from one client."""
     return len(_client_id(one)) > _NO_CLIENT_ID and _go_together(one, other)
 
 
 def _go_together(one: bytes, other: bytes) -> bool:
-    """Return whether two requests, one directly after the other, may be from the same client.
-
-    Only their first bytes are needed.
-    """
+    """Return whether two consecutive requests, or their first bytes, may be from the same client."""
     _, api_key, version, correlation_id = REQUEST_START.unpack_from(one)
     _, next_key, next_version, next_id = REQUEST_START.unpack_from(other)
     if api_key == next_key and (version != next_version or correlation_id >= next_id):
@@ -190,7 +163,6 @@ def _go_together(one: bytes, other: bytes) -> bool:
 
 
 def _client_id(head: bytes) -> bytes:
-    """Return the client id of a request, with its length field."""
     end = REQUEST_START_BYTES + 2
     size = max(int.from_bytes(head[REQUEST_START_BYTES:end], signed=True), 0)
     return head[REQUEST_START_BYTES : end + size]

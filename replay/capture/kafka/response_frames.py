@@ -21,7 +21,7 @@ _BLIND: Final = 8 << 20
 
 
 class ResponseFraming(Framing):
-    """Cuts the bytes that the broker sent on a connection into responses."""
+    """Cuts the broker's direction into responses."""
 
     minimum = RESPONSE_START_BYTES
 
@@ -30,10 +30,6 @@ class ResponseFraming(Framing):
         self._correlation_id = 0
 
     def open(self, view: memoryview, at: int, time: int) -> bool:
-        """Read the start of a response frame at `at`, see `Framing.open`.
-
-        Return False if no response begins there.
-        """
         length, self._correlation_id = RESPONSE_START.unpack_from(view, at)
         if not is_response_start(length):
             return False
@@ -44,45 +40,36 @@ class ResponseFraming(Framing):
         return True
 
     def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
-        """Report a whole response, see `Framing.close`."""
         self.conversation.response_seen(self._correlation_id, pieces, size, missing, self._end_time)
         self.in_tokens, self.conversation.tokens_from_broker = self.conversation.tokens_from_broker, False
 
     def is_frame(self, buffer: bytearray) -> bool:
-        """See `Framing`. While the client sends tokens, it waits for no response to a request."""
         if len(buffer) < self.minimum:
             return False
         # Responses come in order, so the frame after the last token is the first that is awaited.
         return RESPONSE_START.unpack_from(buffer)[1] in islice(self.conversation.awaited(), 1)
 
     def begin(self) -> None:
-        """Note that the stream is captured from its first byte on. So no search for a frame is needed."""
         super().begin()
         if self.search is not None and not len(self.search) and not self.search.dropped:
+            # The stream is captured from its first byte on: a frame begins there.
             self.search = None
 
     def start_at(self, place: int) -> None:
-        """Continue with the frame that begins at this place of the buffered bytes.
-
-        Complete responses before this place count, too. Their requests were not captured.
-        """
         search = self.search
         if search is not None:
+            # Complete responses before this place count, too. Their requests were not captured.
             starts = (at for at in sorted(search.row_starts) if at < place)
             place = next((at for at in starts if _leads_to(search, at, place)), place)
         super().start_at(place)
 
     def pass_over(self, size: int) -> None:
-        """Note that bytes of a response are missing.
-
-        Whether the missing bytes matter is decided when the request of the response is known.
-        """
+        # Whether the missing bytes matter is decided when the request of the response is known.
         size = min(size, self._wanted)
         self._wanted -= size
         self._pieces += cut(size)
 
     def mark_broken(self) -> None:
-        """Note that responses of this connection may be missing."""
         self.conversation.response_broken = True
 
     def adopt(self, other: Framing) -> None:
@@ -101,7 +88,6 @@ class ResponseFraming(Framing):
         self.turned |= other.turned
 
     def candidates(self, buffer: bytearray, start: int) -> Iterator[int]:
-        """Yield the places from `start` on at which a response may begin."""
         for correlation_id in islice(self.conversation.awaited(), _MAX_AWAITED):
             pattern = correlation_id.to_bytes(4, signed=True)
             at = buffer.find(pattern, start + RESPONSE_CORRELATION_ID.start)
@@ -110,7 +96,7 @@ class ResponseFraming(Framing):
                 at = buffer.find(pattern, at + 1)
 
     def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
-        """Return whether a response begins at a place (see `resync.Judge`).
+        """See `resync.Judge`.
 
         An expected correlation id can occur anywhere by chance (as a partition number, or in an offset). A
         nested length can end where its response ends. So a place counts in one of two cases. Either the

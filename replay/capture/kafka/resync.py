@@ -64,26 +64,23 @@ class Search:
         """The number of buffered bytes at the last search for candidates."""
         self._turned = -1
         self._exhausted = False
-        """Whether `LIMIT` bytes were searched without success. Nothing is buffered then until the direction
-        changes."""
+        """Whether `LIMIT` bytes were searched in vain. Nothing is buffered then until the direction changes.
+        """
         self._open: list[int] = []
         self.buffer = bytearray()
         """The buffered bytes, with zeros for gaps."""
         self.row_starts: set[int] = set()
         """The places where the sender continued after the other side had sent bytes."""
         self.dropped = 0
-        """The number of captured bytes that were dropped."""
 
     def __len__(self) -> int:
         return len(self.buffer)
 
     @property
     def buffered(self) -> list[BufferedRun]:
-        """The buffered runs, in order."""
         return self._runs
 
     def data(self, view: memoryview, time: int, end_time: int, *, turned: bool) -> None:
-        """Buffer the next bytes. `turned` means that the other direction sent something before them."""
         self._exhausted = self._exhausted and not turned
         if self._exhausted:
             self.dropped += len(view)
@@ -96,7 +93,6 @@ class Search:
         self._bound()
 
     def gap(self, size: int) -> None:
-        """Note that the next bytes are missing."""
         if self._exhausted:
             return
         if size > LIMIT:
@@ -111,12 +107,7 @@ class Search:
         self._bound()
 
     def look(self, *, boundary: bool) -> int:
-        """Look for the start of a frame. Return its place, or -1.
-
-        Args:
-            boundary: whether the sender stopped here, because it waits for the other side, or because the
-                stream ended.
-        """
+        """Return where a frame begins, or -1. `boundary`: the sender stopped here, to wait or at its end."""
         if self._exhausted:
             return -1
         size = len(self.buffer)
@@ -138,7 +129,6 @@ class Search:
         return -1
 
     def is_whole(self, start: int, end: int) -> bool:
-        """Return whether the bytes between two places have no gap."""
         return not self._holes or not any(hole < end and start < stop for hole, stop in self._holes)
 
     def head(self, at: int, most: int) -> bytes:
@@ -149,7 +139,6 @@ class Search:
         return bytes(self.buffer[at:end])
 
     def split(self, place: int) -> list[BufferedRun]:
-        """Return the buffered runs from a place on."""
         rest = []
         for run in self._runs:
             known = place - run.start
@@ -161,7 +150,6 @@ class Search:
         return rest
 
     def seen_before(self, place: int) -> int:
-        """Return how many bytes before a place were captured."""
         seen = (run for run in self._runs if run.payload is not None and run.start < place)
         return sum(min(run.size, place - run.start) for run in seen)
 

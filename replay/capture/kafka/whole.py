@@ -43,11 +43,7 @@ _EXCLUDED: Final = (ApiKey.PRODUCE, ApiKey.SASL_HANDSHAKE)
 class WholeConnections:
     """Those connections of a batch of SEGMENTS that can be read at once.
 
-    Args:
-        found: the turns of the batch.
-        begins: the first row of each connection in the batch.
-        ports: see `exchanges.read_exchanges`.
-        keep: the parts of requests and responses to keep.
+    `begins` has the first row of each connection in the batch.
     """
 
     def __init__(self, found: Stretches, begins: Column, ports: frozenset[int], keep: Keep) -> None:
@@ -70,12 +66,7 @@ class WholeConnections:
         self._packets = np.append(0, np.cumsum(turns.packets)).tolist()
 
     def read(self, number: int, key: bytes) -> Events | None:
-        """Return the events of a connection, or None if it can't be read at once.
-
-        Args:
-            number: the place of the connection in the batch.
-            key: see `segments.endpoints`.
-        """
+        """Return the events of the connection at a place in the batch, None if it can't be read at once."""
         size, first = self._size[number], self._first[number]
         if not size:
             return None
@@ -111,7 +102,6 @@ class WholeConnections:
         return [*events, *pairing.drain(), end]
 
     def _take(self, pairing: Pairing, at: int) -> Pairs | None:
-        """Take fetches from a turn on as columns, if there are enough of them."""
         if self._found.exchanges_from(at) < _IN_BULK:
             return None
         turns = self._found.turns_from(at)
@@ -119,7 +109,6 @@ class WholeConnections:
         return pairing.take(turns, turns.time[:count], turns.end_time[:count]) if count else None
 
     def _pair(self, pairing: Pairing, at: int) -> None:
-        """Take one request and its response."""
         begin, middle, end = self._edges[at : at + 3]
         wanted = pairing.wants_request(self._kinds[at] >> 16)
         frame = bytes(self._payload[begin : middle if wanted else min(middle, begin + HEAD)])
@@ -130,15 +119,13 @@ class WholeConnections:
         pairing.response_seen(correlation_id, pieces, end - middle, 0, self._end_times[at + 1])
 
     def _shows_client(self, first: int) -> bool:
-        """Return whether the first two requests show that it is Kafka, and which side is the client.
-
-        A search must then find the first response at its place.
-        """
+        """Return whether the first two requests show that it is Kafka, and which side is the client."""
         edges, payload = self._edges[first : first + 4], self._payload
         one, other = (bytes(payload[begin:end]) for begin, end in (edges[:2], edges[2:]))
         sizes = (request_size(frame[:HEAD], cut=False) for frame in (one, other))
         if (*sizes,) != (len(one), len(other)) or not are_of_one_client(one, other):
             return False
+        # A search must then find the first response at its place.
         fetches = [at for at in (first, first + 2) if self._kinds[at] >> 16 == ApiKey.FETCH]
         if not fetches:
             return True
@@ -158,13 +145,7 @@ _AFTER_START: Final = 5
 
 
 def _fits(found: Stretches, first: Column, size: Column) -> Column:
-    """Return for each turn whether it is in its place in a connection of requests and responses in turn.
-
-    Args:
-        found: the turns of a batch.
-        first: the first turn of each connection.
-        size: the number of turns of each connection.
-    """
+    """Return for each turn whether it is in its place in a connection of requests and responses in turn."""
     turns = found.all_turns()
     place = np.arange(len(turns)) - np.repeat(first, size)
     is_request, is_last = place % 2 == 0, place == np.repeat(size, size) - 1
@@ -177,10 +158,7 @@ def _fits(found: Stretches, first: Column, size: Column) -> Column:
 
 
 def _is_ambiguous(payload: memoryview, begin: Column, end: Column) -> Column:
-    """Return for each part of the payload whether one header in it leads to another one.
-
-    A search might find the client there (`request_frames.RequestFraming.judge`).
-    """
+    """Return for each part of the payload whether one header in it leads to another one."""
     found = np.zeros(len(begin), np.bool_)
     data = np.frombuffer(payload, np.uint8)
     size = end - begin
@@ -188,19 +166,14 @@ def _is_ambiguous(payload: memoryview, begin: Column, end: Column) -> Column:
     joined = np.concatenate([data[:0], *(data[one:other] for one, other in zip(begin, end, strict=True))])
     places = named_starts(joined)
     lengths = joined[places[:, None] + np.arange(4)].view(">u4")[:, 0].astype(np.int64)
+    # A search might find the client there (`request_frames.RequestFraming.judge`).
     leads = np.isin(places + 4 + lengths, places)
     found[edges.searchsorted(places[leads], side="right") - 1] = True
     return found
 
 
 def _may_be_client(ends: tuple[int, int], ports: frozenset[int], *, low: bool) -> bool:
-    """Return whether the ports of brokers allow one end of a connection to be the client.
-
-    Args:
-        ends: the ports of the lower and of the higher end.
-        ports: those of brokers.
-        low: whether it is the lower end.
-    """
+    """Return whether the ports of brokers allow one end of a connection to be the client."""
     mine, others = ends if low else reversed(ends)
     return (mine in ports) == (others in ports) or others in ports
 

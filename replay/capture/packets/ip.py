@@ -40,7 +40,6 @@ _TO_ADDRESS = (2, 4)
 """Types of routing headers that begin with the last address of the packet's way: mobility (RFC 6275 6.4.1),
 segments (RFC 8754 2)."""
 _MOST_TUNNELS = 4
-"""How many nested tunnels are opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,6 @@ class _IpPackets:
     begin: Column
     version: Column
     end: Column
-    """The end of the captured bytes."""
     wire_end: Column
     """The end of the packet on the wire, including the link layer's padding."""
 
@@ -61,7 +59,6 @@ class _Others:
 
     rows: Column
     begin: Column
-    """The start of the payload."""
     protocol: Column
     stop: Column
     """The end of the payload on the wire."""
@@ -80,7 +77,6 @@ class TcpHeaders:
         self.destination = np.zeros((2, packets), np.uint64)
 
     def put(self, rows: Column, version: int, begin: Column, wire_end: Column) -> None:
-        """Store where TCP begins in some records."""
         self.version[rows] = version
         self.begin[rows] = begin
         self.wire_end[rows] = wire_end
@@ -189,13 +185,10 @@ def _read_ipv6(
 def _extensions(
     window: FileWindow, place: Column, end: Column, protocol: Column, destination: Column
 ) -> tuple[Column, Column, Column]:
-    """Skip IPv6 extension headers.
+    """Skip IPv6 extension headers. Return where payload begins, its protocol, and whether it is a fragment.
 
-    If a packet is still on a way over several addresses, its last one is written to `destination`.
-
-    Returns:
-        Where the payload begins, its protocol, and whether the packet is a fragment. An atomic fragment (RFC
-        6946: a complete packet after a fragment header) does not count as a fragment.
+    If a packet is still on a way over several addresses, its last one is written to `destination`. An atomic
+    fragment (RFC 6946: a complete packet after a fragment header) does not count as a fragment.
     """
     protocol, fragment = protocol.copy(), np.zeros(len(place), np.bool_)
     for _ in range(_MOST_EXTENSIONS):

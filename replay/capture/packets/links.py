@@ -42,8 +42,6 @@ def renamed(kinds: Column, names: Mapping[int, int]) -> Column:
 
 
 def _with_ethertype(header: int, ethertype: int) -> _Header:
-    """Return a reader of a header of `header` bytes that has an EtherType at the offset `ethertype`."""
-
     def layer(window: FileWindow, at: Column) -> tuple[Column, Column]:
         return at + header, window.blocks(at + ethertype, ">u2").astype(np.int64)
 
@@ -87,7 +85,6 @@ _HEADERS: Final[dict[int, _Header]] = {
     _MPLS_MULTICAST: _mpls,
     _PPPOE: _pppoe,
 }
-"""The headers that may precede IP, by their EtherType."""
 _LAYERS: Final[dict[int, _Header]] = {
     0: _loopback,
     1: _ethernet,
@@ -151,7 +148,6 @@ def _interfaces(window: FileWindow, records: Records, end: Column) -> tuple[Colu
 
 
 def _count_unknown(links: Column, counts: FileCounts) -> None:
-    """Count packets of link types that are not read."""
     unknown = links[~np.isin(links, list(_LAYERS))]
     counts.unknown_link += len(unknown)
     for link, packets in zip(
@@ -169,11 +165,8 @@ def _count_unknown(links: Column, counts: FileCounts) -> None:
 def ip_within(window: FileWindow, begin: Column, kinds: Column, end: Column) -> Column:
     """Skip VLAN tags, MPLS labels and other headers before IP. Return the IP version of each packet.
 
-    Args:
-        window: the part of the file that has the packets.
-        begin: where each packet begins. It is moved to the IP header.
-        kinds: the EtherType of each packet. It is changed to that of what `begin` moves to.
-        end: where the captured bytes of each packet end.
+    `begin` is moved to the IP headers, and `kinds` becomes the EtherTypes of what it moves to. `end` is where
+    the captured bytes end.
     """
     version = renamed(kinds, _VERSIONS)
     rows = np.flatnonzero(version == NEITHER)

@@ -5,11 +5,11 @@ payload of the other direction was captured in between. All segments have the sa
 received nothing new meanwhile. A SYN, FIN or RST without payload has a row of its own. Retransmissions,
 overlaps and reordering stay as they are, and end a run.
 
-A run also ends at the end of a file, share or window, after `MAX_RUN` bytes, and at a pause of `MAX_PAUSE`.
-Splitting a run into two rows does not change its meaning.
+A run also ends with a file, share or window, after `MAX_RUN` bytes, and at a pause of `MAX_PAUSE`. Splitting
+a run into two rows does not change its meaning.
 
-If the file can be read again at offsets, rows first have references to their payload in place of the payload
-(`read_references`). After the rows are sorted by connection, `with_payload` gets the payload.
+If the file can be read again at offsets, rows first have references in place of payload (`read_references`).
+After the rows are sorted by connection, `with_payload` gets it.
 """
 
 import ipaddress
@@ -28,7 +28,6 @@ from replay.capture.files.window import Column, FileWindow
 from replay.capture.packets.tcp import EVERYTHING, FIN, RST, SYN, Filter, Packets, decode
 
 MAX_RUN = 1 << 20
-"""The number of payload bytes after which a run ends."""
 MAX_PAUSE = 1_000_000
 """A pause between two packets that ends a run, in nanoseconds. A frame gets its time from its run. Without
 this limit, a run could contain frames from before and after a round trip, if a packet was captured late."""
@@ -69,7 +68,6 @@ REFERENCES = pa.schema(
         pa.field("spans", pa.binary(), nullable=False),
     ]
 )
-"""SEGMENTS, with references to payload."""
 _SPAN = np.dtype([("begin", "<i4"), ("size", "<i4")])
 """Where a packet's payload begins, counted in bytes from the beginning of the run's first record, and its
 size."""
@@ -93,10 +91,7 @@ def ports_of(connection: bytes) -> tuple[int, int]:
 
 
 def connection_key(one: str, other: str) -> bytes:
-    """Return the key of the connection between two ends, in either order.
-
-    This is the reverse of `endpoints`.
-    """
+    """Return the key of the connection between two ends, in either order: the reverse of `endpoints`."""
     low, high = sorted((_packed(one), _packed(other)))
     return bytes([4 if len(low) == 6 else 6]) + low + high
 
@@ -168,10 +163,7 @@ def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _parts(edges: Column) -> Iterator[tuple[int, int]]:
-    """Divide rows into parts of at most MAX_BATCH bytes, or of one row.
-
-    `edges` has the number of bytes before each row, and before the end.
-    """
+    """Divide rows into parts of at most MAX_BATCH bytes, or one row. `edges`: the bytes before each row."""
     begin = 0
     while begin < len(edges) - 1:
         end = max(begin + 1, int(np.searchsorted(edges, edges[begin] + MAX_BATCH, "right")) - 1)
@@ -180,13 +172,7 @@ def _parts(edges: Column) -> Iterator[tuple[int, int]]:
 
 
 def runs(window: FileWindow, packets: Packets, base: int) -> pa.RecordBatch:
-    """Join the packets of one window into runs, grouped by connection.
-
-    Args:
-        window: the part of the file that has the payload.
-        packets: the packets, in the order of the capture.
-        base: the number that is added to each packet's offset, to get the column `order`.
-    """
+    """Join packets into runs, grouped by connection. The column `order` is `base` plus a packet's offset."""
     sort = _by_connection(packets.ends)
     first = _breaks(packets, sort)
     filled = packets.size > 0
@@ -217,14 +203,7 @@ def references(window: FileWindow, packets: Packets, base: int) -> pa.RecordBatc
 
 
 def _columns(packets: Packets, sort: Column, first: Column, base: int) -> list[pa.Array]:
-    """Make the columns of runs, without the payload.
-
-    Args:
-        packets: in the order of the capture.
-        sort: their order by connection.
-        first: where each run begins in this order.
-        base: added to each packet's offset, to get `order`.
-    """
+    """Make the columns of runs but the payload. `first`: where each run begins in the order `sort`."""
     last = np.append(first[1:], len(sort))[: len(first)] - 1
     opening, closing = sort[first], sort[last]
     flags = np.bitwise_or.reduceat(packets.flags[sort], first) if len(first) else packets.flags
@@ -243,12 +222,7 @@ def _columns(packets: Packets, sort: Column, first: Column, base: int) -> list[p
 
 
 def _edges_of_rows(sizes: Column, first: Column) -> Column:
-    """Return the offsets of a binary column.
-
-    Args:
-        sizes: the bytes that each packet adds to its run.
-        first: the first packet of each run.
-    """
+    """Return the offsets of a binary column, by the bytes that each packet adds to its run."""
     edges = np.zeros(len(first) + 1, np.int32)
     edges[:-1] = (np.cumsum(sizes) - sizes)[first]
     edges[-1] = sizes.sum()
@@ -256,16 +230,12 @@ def _edges_of_rows(sizes: Column, first: Column) -> Column:
 
 
 def _carried(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Turn SEGMENTS into REFERENCES without spans."""
     columns = [*batch.columns, _binary(np.zeros(batch.num_rows + 1, np.int32), b"")]
     return pa.RecordBatch.from_arrays(columns, schema=REFERENCES)
 
 
 def _spans_of(batch: pa.RecordBatch) -> tuple[Spans, Column]:
-    """Return the spans in a batch of REFERENCES, and the place of each row's first span among them.
-
-    After the places of the rows comes the number of all spans.
-    """
+    """Return the spans in a batch, and the place of each row's first one among them, and of the end."""
     data, edges = bytes_of(batch.column("spans"))
     found = np.frombuffer(data, _SPAN)
     places = edges // _SPAN.itemsize
@@ -285,17 +255,13 @@ def _segments(batch: pa.RecordBatch, read: pa.Array) -> pa.RecordBatch:
 
 
 def bytes_of(column: pa.Array) -> tuple[memoryview, Column]:
-    """Return the concatenated values of a binary column, and their offsets.
-
-    The offsets are where each value begins, followed by the end of the last value.
-    """
+    """Return the joined values of a binary column, where each one begins, and where the last one ends."""
     _, offsets, data = column.buffers()
     edges = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
     return memoryview(data if data is not None else b"").cast("B"), edges.astype(np.int64)
 
 
 def _binary(edges: Column, data: Any) -> pa.Array:
-    """Return a binary column, by the offsets of its values in `data`."""
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     return pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), buffer])
 
@@ -308,10 +274,8 @@ def _array(values: Column) -> pa.Array:
 
 
 def _by_connection(ends: Column) -> Column:
-    """Return an order by a hash of the two ends. Packets with equal hashes stay in captured order.
-
-    If two connections have the same hash, the only effect is that their runs end more often.
-    """
+    """Return an order by a hash of the two ends. Packets with equal hashes stay in captured order."""
+    # If two connections have the same hash, the only effect is that their runs end more often.
     mixed = np.zeros(ends.shape[1], np.uint64)
     for part in ends:
         mixed = (mixed ^ part) * np.uint64(0x9E3779B97F4A7C15)
@@ -322,7 +286,6 @@ def _by_connection(ends: Column) -> Column:
 
 
 def _breaks(packets: Packets, sort: Column) -> Column:
-    """Return where, in sorted order, each run begins."""
     if not len(sort):
         return sort
     ends, from_low = packets.ends[:, sort], packets.from_low[sort]
@@ -351,7 +314,6 @@ _KEY6 = np.dtype(
 
 
 def _keys(ends: Column) -> pa.Array:
-    """Make the `connection` column."""
     version = ends[4] >> np.uint64(32)
     short = _pack(_KEY4, ends, ends[1], ends[3])
     if (version == 4).all():

@@ -36,13 +36,13 @@ class Filter:
     """Selects connections. One of the two hosts must be in `hosts`, and one of the two ports in `ports`."""
 
     hosts: frozenset[str] = frozenset()
-    """The hosts of the selected connections: addresses or networks (`10.0.0.0/8`). If empty, all hosts."""
+    """Addresses or networks (`10.0.0.0/8`). If empty, all hosts."""
     ports: frozenset[int] = frozenset()
-    """The ports of the selected connections. If empty, all ports."""
+    """If empty, all ports."""
     parts: int = 1
     """The number of parts into which the connections are divided, by a hash of each connection's two ends."""
     part: int = 0
-    """The number of the part whose connections are read, from 0."""
+    """The number of the part that is read, from 0."""
 
 
 EVERYTHING = Filter()
@@ -55,7 +55,7 @@ class Packets:
     order: Column
     """The position of each packet's record in the file."""
     time: Column
-    """The time of each packet, in nanoseconds since 1970."""
+    """In nanoseconds since 1970."""
     ends: Column
     """The two ends of each packet, as an array of shape (5, n). Its rows: the lower address in two halves,
     the higher address in two halves, and a number with the IP version, the lower end's port and the higher
@@ -65,14 +65,13 @@ class Packets:
     ack: Column
     """The next sequence number that the packet's sender expected from the other direction, or `NO_ACK`."""
     flags: Column
-    """The flags FIN, SYN and RST of each packet; other flags are cleared."""
+    """FIN, SYN and RST; other flags are cleared."""
     begin: Column
     """Where the payload begins in the window."""
     size: Column
-    """The number of payload bytes of each packet that were captured."""
+    """Captured bytes of payload."""
     missing: Column
-    """The number of payload bytes that the capture does not have, because the snap length cut the end of the
-    packet."""
+    """Bytes of payload that the snap length cut from the end of the packet."""
 
 
 def decode(window: FileWindow, records: Records, keep: Filter, counts: FileCounts) -> Packets:
@@ -105,10 +104,7 @@ def _count(records: Records, counts: FileCounts) -> None:
 
 
 def _sane(window: FileWindow, rows: Column, found: TcpHeaders, counts: FileCounts) -> Column:
-    """Return which packets have a complete TCP header within their IP packet.
-
-    The other packets are counted as malformed.
-    """
+    """Return which packets have a complete TCP header. The others are counted as malformed."""
     offset = (window.blocks(found.begin[rows], _HEADER)["offset"] >> 4).astype(np.int64) * 4
     sane: Column = (offset >= 20) & (found.begin[rows] + offset <= found.wire_end[rows])
     counts.malformed += int(np.count_nonzero(~sane))
@@ -162,14 +158,12 @@ def _ends(header: Column, found: TcpHeaders, rows: Column) -> tuple[Column, Colu
 
 
 def _of_ports(ports: frozenset[int], header: Column) -> Column:
-    """Return which packets have one of `ports` as their source or destination."""
     listed = sorted(ports)
     found: Column = np.isin(header["source"], listed) | np.isin(header["destination"], listed)
     return found
 
 
 def _count_others(header: Column, counts: FileCounts) -> None:
-    """Count the packets that the filter excludes, by port."""
     ports, packets = np.unique(
         np.concatenate([header["source"], header["destination"]]).astype(np.uint16), return_counts=True
     )
@@ -193,7 +187,6 @@ def _wanted(keep: Filter, header: Column, found: TcpHeaders, rows: Column) -> Co
 
 
 def _mixed(address: Column, port: Column) -> Column:
-    """Return a hash of the address and port of one end of a connection."""
     return _spread(_spread(address[0]) + address[1] + (port.astype(np.uint64) << np.uint64(48)))
 
 

@@ -1,7 +1,4 @@
-"""Finds the inner packets in tunnels: of mirrored cloud traffic, and between nodes and sites.
-
-Many packets are processed at once, with numpy.
-"""
+"""Finds the inner packets in tunnels: of mirrored cloud traffic, and between nodes and sites."""
 
 from typing import Final
 
@@ -36,11 +33,8 @@ _OF_GPE: Final = {1: ETHERTYPE_IPV4, 2: ETHERTYPE_IPV6, 3: ETHERTYPE_FRAME, 5: E
 _GRE_BYTES: Final = 4
 _GRE_SEQUENCE: Final = 0x1000
 _GRE_OPTIONS: Final = (0x8000, 0x2000, _GRE_SEQUENCE)
-"""Bits of the GRE header for three optional fields: checksum (with a reserved field), key, and sequence
-number.
-
-Each field adds 4 bytes (RFC 2784, RFC 2890).
-"""
+"""Bits of the GRE header for a checksum (with a reserved field), a key, and a sequence number. Each field
+adds 4 bytes (RFC 2784, RFC 2890)."""
 _GRE_UNKNOWN: Final = 0x4007
 """Bits of the GRE header that show unsupported packets: source routes, and versions other than 0."""
 _ERSPAN: Final = 0x88BE
@@ -61,17 +55,10 @@ _WIREGUARD_PORTS: Final = (51820, 51871)
 
 
 def opened(window: FileWindow, place: Column, protocol: Column, end: Column) -> tuple[Column, Column]:
-    """Find the inner IP packets in the payloads of tunnels.
+    """Find the inner IP packets in the payloads of tunnels, by the protocol in the outer IP header.
 
-    Args:
-        window: the part of the file that has the packets.
-        place: the offset of each payload.
-        protocol: the protocol of each payload, as given in the outer IP header.
-        end: the offset at which the captured bytes of each packet end.
-
-    Returns:
-        The offset of the inner IP header, and its IP version. The version NEITHER means that the payload is
-        no known tunnel, or that the tunnel has no IP packet.
+    Return the offset of each inner IP header, and its IP version. NEITHER means that the payload is no known
+    tunnel, or that the tunnel has no IP packet. `end` is where the captured bytes of each packet end.
     """
     begin, kinds = place.copy(), renamed(protocol, _OF_PROTOCOL)
     for rows, opening in (
@@ -128,10 +115,7 @@ def _open_erspan_iii(window: FileWindow, place: Column) -> tuple[Column, Column]
 def count_unread(
     window: FileWindow, place: Column, protocol: Column, end: Column, counts: FileCounts
 ) -> None:
-    """Count packets that are no known tunnel, but of protocols that may carry TCP.
-
-    The arguments are those of `opened`, of these packets alone, and the counts of the file.
-    """
+    """Count packets that are no known tunnel (see `opened`), but of protocols that may carry TCP."""
     for number, name in _UNREAD.items():
         counts.add_unread(name, int(np.count_nonzero(protocol == number)))
     place = place[(protocol == UDP) & (place + _UDP_BYTES + _WIREGUARD_BYTES <= end)]

@@ -10,13 +10,9 @@ from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, UNSUPPORTED
 
 
 class TlsConversation:
-    """The records of a connection.
+    """The records of a connection. `client` and `server` get the data that these sent.
 
-    Args:
-        client: gets the data that the client sent.
-        server: gets the data that the server sent.
-        secrets: the secrets of all connections.
-        fail: called with the reason, at most once, if nothing of the connection can be read.
+    `fail` is called with the reason, at most once, if nothing of the connection can be read.
     """
 
     def __init__(
@@ -43,7 +39,6 @@ class TlsConversation:
         return self.client.renegotiated or self.server.renegotiated
 
     def finish(self) -> None:
-        """End the connection."""
         for direction in (self.client, self.server):
             direction.finish()
         self._lost()

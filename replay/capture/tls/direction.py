@@ -32,19 +32,10 @@ class PlaintextReceiver(Protocol):
     """Receives the contents of the records of one direction."""
 
     def decrypted(self, view: memoryview, time: int, end_time: int) -> None:
-        """Process decrypted application data from one TLS record.
-
-        Args:
-            view: the data.
-            time: the time of the captured bytes in which the record began.
-            end_time: the time of the captured bytes in which the record ended.
-        """
+        """Process data of one record, which began and ended in bytes captured at these times."""
 
     def lacks(self, size: int, *, cut: bool) -> None:
-        """Note that bytes of application data are missing.
-
-        `cut` means that the snap length cut their records.
-        """
+        """Note that application data is missing. `cut`: the snap length cut its records."""
 
     def unread(self, size: int, *, partial: bool) -> None:
         """Note captured bytes that can't be decrypted. `partial` means that they are an incomplete record."""
@@ -53,21 +44,18 @@ class PlaintextReceiver(Protocol):
 class TlsDirection:
     """Decrypts the TLS records of one direction of a connection.
 
-    Args:
-        receiver: gets the contents of the records.
-        on_clear: gets handshake messages that are not encrypted.
-        on_lost: called when nothing more can be read.
+    `on_clear` gets handshake messages that are not encrypted. `on_lost` is called when nothing more can be
+    read.
     """
 
     def __init__(
         self, receiver: PlaintextReceiver, on_clear: Callable[[bytes], None], on_lost: Callable[[], None]
     ) -> None:
         self.opener: Opener | None = None
-        """The object that decrypts records. None until the keys are known."""
+        """None until the keys are known."""
         self.started = False
         """Whether a record was decrypted. If so, the keys are certainly right."""
         self.lost = False
-        """Whether this direction of the TLS connection can't be decrypted any more."""
         self.renegotiated = False
         """Whether the rest of the connection can't be decrypted, because new keys were negotiated."""
         self.seen_bytes = 0
@@ -76,11 +64,8 @@ class TlsDirection:
         self._on_clear = on_clear
         self._on_lost = on_lost
         self._buffer = bytearray()
-        """The start of an incomplete record."""
         self._time = 0
-        """The time of the first byte in `_buffer`."""
         self._number = 0
-        """The sequence number of the next TLS record."""
         self._skipped = 0
         self._padded = False
         self._hole = 0
@@ -91,13 +76,6 @@ class TlsDirection:
         self._tries = 0
 
     def data(self, view: memoryview, time: int, end_time: int) -> None:
-        """Read the next captured bytes of this direction.
-
-        Args:
-            view: the bytes.
-            time: the time of the first byte.
-            end_time: the time of the last byte.
-        """
         self.seen_bytes += len(view)
         at = 0 if self._hole or self.lost else self._follow(view, time, end_time)
         if self.lost:
@@ -107,7 +85,6 @@ class TlsDirection:
             self._search(view[at:], time, end_time)
 
     def gap(self, size: int, *, cut: bool) -> None:
-        """Note that the next bytes are missing. `cut` means that the snap length cut them."""
         if self.lost:
             self._receiver.lacks(size, cut=cut)
             return
@@ -185,7 +162,6 @@ class TlsDirection:
                 self.opener, self._number = updated, 0
 
     def _search(self, view: memoryview, time: int, end_time: int) -> None:
-        """Search for the next TLS record after missing bytes."""
         buffer = self._buffer
         if len(buffer) < len(_NEXT):
             self._time = time
@@ -216,10 +192,7 @@ class TlsDirection:
         self._hole += size
 
     def _found(self, record: memoryview, end_time: int) -> bool:
-        """Try to decrypt a record with each possible sequence number.
-
-        If a number is right, pass on what is missing and the contents of the record, and return True.
-        """
+        """Try each possible sequence number. If one is right, deliver the record and what is missing."""
         opener = self.opener
         if opener is None or self._padded:
             return False

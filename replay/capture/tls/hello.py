@@ -35,12 +35,7 @@ class ServerHello:
 
 
 def record_size(view: Buffer, at: int) -> int:
-    """Return the size of the TLS record at an offset, including its header.
-
-    Return 0 if there is no TLS record.
-
-    The whole header must be in `view`.
-    """
+    """Return the size of the record at an offset, whose header must be whole. 0 if there is no TLS record."""
     body = view[at + 3] << 8 | view[at + 4]
     if view[at] not in _TYPES or view[at + 1] != 3 or view[at + 2] > 4 or not 0 < body <= MOST_BODY:
         return 0
@@ -48,10 +43,7 @@ def record_size(view: Buffer, at: int) -> int:
 
 
 def begins_with_client_hello(view: memoryview) -> bool:
-    """Return whether the bytes begin with a TLS ClientHello.
-
-    A Kafka request never begins like this, because its length would be 369 MB.
-    """
+    """Return whether bytes are a ClientHello. A Kafka request never begins so: it would have 369 MB."""
     if len(view) < HEADER + _MESSAGE_HEADER + 2 or view[0] != HANDSHAKE or not record_size(view, 0):
         return False
     return view[HEADER] == _CLIENT_HELLO and view[HEADER + _MESSAGE_HEADER] == 3
@@ -64,10 +56,7 @@ def client_random(message: bytes) -> bytes | None:
 
 
 def server_hello(message: bytes) -> ServerHello | None:
-    """Read a ServerHello message.
-
-    Return None if the message is incomplete, has another type, or is a HelloRetryRequest.
-    """
+    """Read a ServerHello. Return None for an incomplete or other message, or a HelloRetryRequest."""
     random = message[_RANDOM]
     if message[:1] != bytes([_SERVER_HELLO]) or random == _RETRY:
         return None
@@ -83,10 +72,7 @@ def server_hello(message: bytes) -> ServerHello | None:
 
 
 def _version(message: bytes, at: int) -> int:
-    """Return the TLS version from the extensions of a ServerHello (RFC 8446, 4.2.1).
-
-    Return 0 if the extensions have no version.
-    """
+    """Return the TLS version in the extensions of a ServerHello (RFC 8446, 4.2.1), 0 if there is none."""
     at += 2
     while at + 4 <= len(message):
         kind, size = int.from_bytes(message[at : at + 2]), int.from_bytes(message[at + 2 : at + 4])

@@ -22,12 +22,11 @@ class Secrets:
 
     def __init__(self) -> None:
         self.by_connection: dict[bytes, bytes] = {}
-        """The secrets. The key is the label and the client random."""
+        """By label and client random."""
         self.lines = 0
         self.bad_lines = 0
-        """The number of invalid lines in the key log."""
         self.first_bad_line = 0
-        """The number of the first invalid line in the key log, counted from 1."""
+        """Counted from 1. 0 if there is none."""
 
     def __len__(self) -> int:
         return len(self.by_connection)
@@ -36,15 +35,12 @@ class Secrets:
         return f"<Secrets secrets={len(self)} lines={self.lines} bad_lines={self.bad_lines}>"
 
     def has(self, client_random: bytes) -> bool:
-        """Return whether any secret of a connection is known."""
         return any(label + client_random in self.by_connection for label in _SIZES)
 
     def get(self, label: bytes, client_random: bytes) -> bytes | None:
-        """Return a secret of a connection, or None if it is not known."""
         return self.by_connection.get(label + client_random)
 
     def merge(self, other: "Secrets") -> None:
-        """Add the secrets of another key log."""
         self.by_connection |= other.by_connection
 
     def add_line(self, line: bytes) -> None:
@@ -77,7 +73,6 @@ class KeyLogReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes of a key log."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self.secrets.add_line(line)
@@ -86,7 +81,6 @@ class KeyLogReader:
             self._rest = b""
 
     def finish(self) -> Secrets:
-        """Read the last line. Return all secrets."""
         if self._rest:
             self.secrets.add_line(self._rest)
             self._rest = b""

@@ -16,7 +16,6 @@ _NONCE: Final = 12
 _SALT: Final = 4
 """For AES-GCM in TLS 1.2: the size in bytes of the nonce's fixed part. The rest of the nonce is in the record
 (RFC 5288, 3)."""
-_EXPLICIT: Final = _NONCE - _SALT
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +62,7 @@ class Opener(ABC):
 
     @abstractmethod
     def updated(self) -> "Opener | None":
-        """Return the opener with the new keys after a KeyUpdate.
-
-        TLS 1.2 has no KeyUpdate, so the result is None.
-        """
+        """Return the opener with the new keys after a KeyUpdate, which TLS 1.2 does not have."""
 
 
 class _Opener13(Opener):
