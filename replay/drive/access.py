@@ -40,13 +40,12 @@ class Access:
     """The settings for opening connections to a target."""
 
     timeout: float = TIMEOUT_SECONDS
-    """How long to wait for a response, in seconds."""
+    """For a response, in seconds."""
     tls: ssl.SSLContext | None = None
     """None for plain text."""
     server_name: str = ""
     """The name for which certificates must be valid. If empty, the host of each connection."""
     login: SaslCredentials | None = None
-    """The SASL login. None without SASL."""
 
     async def connect(self, address: Address) -> TargetConnection:
         """Open a connection.

@@ -32,16 +32,14 @@ class Asked:
     """The lowest and the highest offset that a capture's fetches requested in each partition of one topic."""
 
     lowest: Offsets = field(default_factory=lambda: np.empty(0, np.int64))
-    """The lowest requested offset of each partition. It is `HIGHEST` for a partition that no fetch
-    requested."""
+    """`HIGHEST` for a partition that no fetch requested."""
     highest: Offsets = field(default_factory=lambda: np.empty(0, np.int64))
-    """The highest requested offset of each partition. It is -1 for a partition that no fetch requested."""
+    """-1 for a partition that no fetch requested."""
     ends: Offsets = field(default_factory=lambda: np.empty(0, np.int64))
     """The end of each partition: the highest offset that a fetch requested, or the high watermark if that was
     higher in a response with records."""
 
     def add(self, partitions: npt.NDArray[np.intp], offsets: Offsets) -> None:
-        """Add the partitions and offsets of a fetch."""
         if missing := max(int(partitions.max(initial=-1)) + 1 - len(self.lowest), 0):
             self.lowest = np.concatenate((self.lowest, np.full(missing, HIGHEST, np.int64)))
             unknown = np.full(missing, _UNKNOWN_OFFSET, np.int64)
@@ -51,7 +49,6 @@ class Asked:
         np.maximum.at(self.ends, partitions, offsets)
 
     def end(self, partition: int, high_watermark: int) -> None:
-        """Note the high watermark of a partition."""
         if partition < len(self.ends):
             self.ends[partition] = max(int(self.ends[partition]), high_watermark)
 
@@ -63,10 +60,7 @@ MAX_PARTITION: Final = 1_000_000
 
 
 def fetched(connection: PlayedConnection, names: Mapping[bytes, str]) -> dict[str, set[int]]:
-    """Return the partitions in a connection's first fetches and Produce requests, by topic.
-
-    Only `_SAMPLED` different requests of each kind are read.
-    """
+    """Return the partitions in a connection's first `_SAMPLED` different fetches and Produces, by topic."""
     found: dict[str, set[int]] = {}
     written = {step.frame: step for step in connection.steps if step.api_key == ApiKey.PRODUCE}
     for step in islice(written.values(), _SAMPLED):
@@ -106,11 +100,7 @@ def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int
     """Return the topics whose partitions a script's requests name, and how many partitions each must have.
 
     The number is the one in the capture's Metadata, or higher if a request names a higher partition. Topic
-    ids without a known name are left out.
-
-    Args:
-        script: the requests to play.
-        fetched_topics: the result of `asked` for this script.
+    ids without a known name are left out. `fetched_topics` is the result of `asked`.
     """
     found = {name: len(topic.lowest) for name, topic in fetched_topics.items()}
     for id_ in nameless(script):

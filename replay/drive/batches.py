@@ -26,11 +26,9 @@ _CASTAGNOLI: Final = 0x82F63B78
 
 
 def with_producers(records: bytes, producers: Mapping[Producer, Producer]) -> bytes:
-    """Return records whose batches have other producer ids.
+    """Return whole batches with other producer ids.
 
-    Args:
-        records: whole batches.
-        producers: the ids to replace. A batch with another id loses it, and is then not idempotent.
+    A batch with an id that is not in `producers` loses it, and is then not idempotent.
     """
     found = bytearray(records)
     at = 0

@@ -58,7 +58,6 @@ except ImportError:  # not installed: asyncio's own works, only slower
     from asyncio import new_event_loop
 
 _LISTED: Final = 20
-"""How many client ids are listed."""
 
 DESCRIPTION: Final = """\
 Send the captured requests again, to a live gateway or broker. Each captured connection gets a connection of
@@ -352,7 +351,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _alone(other: str) -> str:
-    """Return why `--compare` can't be used with another option."""
     why = {
         "--dry-run": "gets no responses",
         "--against": "measures what a gateway saves; run --compare once for the gateway and "
@@ -376,7 +374,6 @@ def _run(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show the progress on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -403,7 +400,6 @@ def _written(file: Path, text: str) -> bool:
 
 
 def _versions(script: Script) -> dict[tuple[str, int], tuple[int, int]]:
-    """Count requests and their bytes by API and version."""
     requests: Counter[tuple[str, int]] = Counter()
     sizes: Counter[tuple[str, int]] = Counter()
     for connection in script.connections:
@@ -458,7 +454,6 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
 
 
 def _nothing(script: Script, problems: list[str], ports: Sequence[int]) -> int:
-    """Report why there is nothing to play, from the chosen ports."""
     for problem in problems:
         _say(problem)
     if script.start and script.clients:
@@ -482,10 +477,7 @@ def _nothing(script: Script, problems: list[str], ports: Sequence[int]) -> int:
 
 
 def _most(left_out: Sequence[LeftOutRow]) -> str:
-    """Return the API and the reason that most left-out requests have.
-
-    If fetches are among the left-out requests, consider only fetches.
-    """
+    """Return the API and the reason of most left-out fetches, or of most requests if there are no fetches."""
     fetches = [row for row in left_out if row["api"] == FETCH]
     most = max(fetches or left_out, key=lambda row: row["requests"])
     return f"{most['api']}: {most['reason']}"

@@ -150,12 +150,9 @@ class ComparedExample(TypedDict):
 
     connection: str
     correlation_id: int
-    """As captured."""
     version: int
     client: str
-    """The client id."""
     broker: str
-    """The captured broker."""
     api: str
     topic: str
     entry: str
@@ -183,7 +180,6 @@ class DifferenceRow(TypedDict):
     count: int
     """How many entries, or whole responses, differ like this."""
     places: list[PlaceRow]
-    """The count by topic, client and broker."""
     examples: list[ComparedExample]
     """All of them, by topic, client and broker."""
 
@@ -269,10 +265,8 @@ class Comparison:
 
     Args:
         script: as captured, with the results of a `Keeper`.
-        side: the target.
         routes: the brokers of each connection, by its name. The first one is that of `side`.
         played: the connections of the script, with the steps that can be sent.
-        policy: how offsets are replaced.
         allow: the differences that are allowed, in addition to those that always are.
     """
 
@@ -311,14 +305,7 @@ class Comparison:
                     self._left_out(connection, step, place, side.why_not(step, place))
 
     def sent(self, connection: PlayedConnection, place: Destination, step: Step, frame: bytes) -> OnFrame:
-        """Return what is to be called with the response to a request.
-
-        Args:
-            connection: the captured connection.
-            place: the broker that gets the request.
-            step: the request as captured.
-            frame: the request as sent.
-        """
+        """Return what to call with the response to a request: `step` as captured, `frame` as sent."""
         full, max_bytes = _fetch_of(step, frame)
         one = _sent(connection, step, place, full=full, max_bytes=max_bytes)
         if one is None:
@@ -378,10 +365,7 @@ class Comparison:
         return max(max(gone, 0) / whole if whole else 0.0 for gone, whole in shares)
 
     def _left_out(self, connection: PlayedConnection, step: Step, place: Destination, reason: str) -> None:
-        """Note the differences that arise because a request can't be sent.
-
-        The target does not support its version, or lacks its partitions. Other reasons give no difference.
-        """
+        """Note the differences if the target lacks a request's version, or its partitions."""
         one = _sent(connection, step, place)
         if one is None:
             return
@@ -456,8 +440,7 @@ class Comparison:
     ) -> tuple[int, tuple[int, ...]] | None:
         """Return the values of an entry that the response has no row for, or None if they are not compared.
 
-        If the response should have the entry, note that it is missing. `error` is the captured error of the
-        entry.
+        If the response should have the entry, note that it is missing. `error` is that of the captured entry.
         """
         if _lists(after, entry):
             return 0, NO_VALUES
@@ -496,7 +479,6 @@ class Comparison:
     def _fetched(
         self, one: _Sent, entry: tuple[str, int], captured: tuple[int, ...], now: tuple[int, ...], total: int
     ) -> None:
-        """Compare the records of a partition."""
         key, rules = one.step.api_key, _RULES[ApiKey.FETCH]
         shifted = self._shifted.get(entry[0])
         if shifted is not None and entry[1] < len(shifted) and shifted[entry[1]]:
@@ -537,7 +519,6 @@ class Comparison:
         return not self._used.get(api_key, frozenset()).isdisjoint(gone)
 
     def _listings(self, one: _Sent, before: Listed, after: Listed, was: Entries, has: Entries) -> None:
-        """Compare which entries two full responses have."""
         nobody = np.empty(0, np.int32)
         for name in dict.fromkeys((*before, *after)):
             if (name, WHOLE) in was or (name, WHOLE) in has:
@@ -562,7 +543,6 @@ class Comparison:
             self._note(one, difference, (name, entry), "there", "missing")
 
     def _lacks(self, entry: tuple[str, int]) -> bool:
-        """Return whether the target does not have a partition."""
         topic = self._target.topics.get(entry[0])
         return topic is None or entry[1] >= topic.partitions
 
@@ -588,7 +568,6 @@ class Comparison:
         return listed, {(name(key), each): (error, values) for key, each, error, values in summary.rows()}
 
     def _note_error(self, one: _Sent, entry: Entry | None, captured: int, now: int) -> None:
-        """Count an error that is another one than captured, or that is gone."""
         difference = Difference.ERROR if now else Difference.RECOVERED
         self._note(
             one, Difference.DENIED if now in _DENIED else difference, entry, _error(captured), _error(now)
@@ -618,7 +597,6 @@ class Comparison:
         )
 
     def _count(self, api_key: int) -> None:
-        """Count the response that has been compared."""
         worst = "same"
         if self._differences:
             worst = "allowed" if self._differences <= self._allowed else "not_allowed"
@@ -648,10 +626,7 @@ def _ignore(_: bytes) -> None:
 
 
 def _fetch_of(step: Step, frame: bytes) -> tuple[bool, int]:
-    """Return whether the response to a sent request has all partitions, and its size limit in bytes.
-
-    The size limit is the fetch's max_bytes. It is 0 for other requests.
-    """
+    """Return whether the response has all partitions, and the fetch's max_bytes (0 for other requests)."""
     if step.api_key != ApiKey.FETCH:
         return True, 0
     layout = LAYOUTS[step.version]
@@ -760,7 +735,6 @@ def _by_api(figures: CompareFigures) -> Table:
 
 
 def _differences(rows: Iterable[DifferenceRow]) -> Table:
-    """Return a table with the differences, and their examples below each."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
     for row in rows:
         table.add_row(f"  {row['api']}", f"{row['difference']}: {number(row['count'])}")

@@ -25,12 +25,7 @@ _NO_MEMBER: Final[dict[int, dict[str, Any]]] = {
 
 
 class Identities:
-    """The ids at one target, for one copy of the capture.
-
-    Args:
-        groups: a suffix for group ids.
-        transactions: a suffix for transactional ids.
-    """
+    """The ids at one target, for one copy of the capture, with suffixes for groups and transactions."""
 
     def __init__(self, groups: bytes = b"", transactions: bytes = b"") -> None:
         self._groups = groups
@@ -41,11 +36,7 @@ class Identities:
         self._producers: dict[Producer, Producer] = {}
 
     def frame(self, step: Step, frame: bytes) -> bytes:
-        """Return a request with the target's ids, and without leader epochs.
-
-        A captured leader epoch means nothing in another cluster, or after an election: brokers would respond
-        with error 74 or 75.
-        """
+        """Return a request with the target's ids, and without leader epochs."""
         return changed(step.api_key, step.version, frame, step.body, partial(self._edits, step.api_key))
 
     def learn(self, step: Step, response: bytes) -> None:
@@ -62,6 +53,8 @@ class Identities:
 
     def _edits(self, api_key: int, struct: Struct) -> Iterator[Edit]:
         yield from own(struct, self._groups, self._transactions)
+        # A captured leader epoch means nothing in another cluster, or after an election: brokers would
+        # respond with error 74 or 75.
         values: dict[str, Any] = {"leader_epoch": _NO_EPOCH}
         member = struct.get("member")
         if member in self._members:

@@ -26,12 +26,10 @@ class Wanted:
     include: frozenset[int] = frozenset()
     """The keys of APIs to send in addition to the APIs that only read."""
     clients: frozenset[str] = frozenset()
-    """The ids of the wanted clients. If empty, all clients."""
+    """If empty, all clients."""
     ports: frozenset[int] = frozenset()
-    """The broker ports of the wanted connections. If empty, Kafka connections are recognised by their
-    bytes."""
+    """Those of brokers. If empty, Kafka connections are recognised by their bytes."""
     keylogs: tuple[str, ...] = ()
-    """Files with the secrets of TLS connections (key logs)."""
     start: float = 0.0
     """Play from this time on, in seconds after the first request."""
     longest_wait: float | None = None
@@ -42,11 +40,6 @@ def load(
     inputs: Iterable[str], wanted: Wanted, keep: Callable[[Exchange, Step], object] | None = None
 ) -> tuple[Script, list[str]]:
     """Read captures, and make a script of the requests to send.
-
-    Args:
-        inputs: files, patterns or directories.
-        wanted: the requests to play.
-        keep: see `ScriptMaker`.
 
     Returns:
         The script, and one line for each part of the input that could not be read.

@@ -101,13 +101,10 @@ class MappedFetch:
         *,
         forgets: bool = True,
     ) -> bytes:
-        """Build the whole frame.
+        """Build the whole frame, with `listed` in place of this fetch's own elements.
 
-        Args:
-            session_id: ignored below v7.
-            session_epoch: ignored below v7.
-            listed: elements to send in place of this fetch's own.
-            forgets: whether the frame has the forgotten partitions.
+        The session id and epoch are ignored below v7. `forgets` tells whether the frame has the forgotten
+        partitions.
         """
         layout = self.layout
         forgotten = self.forgotten if forgets else []
@@ -134,9 +131,7 @@ class FetchMapping:
 
     Args:
         names: topic id -> name, from the capture.
-        topics: the target's topics by name.
         bounds: how offsets change, by topic name. Other topics keep their offsets.
-        overrides: values that replace the captured ones in fetches.
         growing: topic -> the partitions to which the run writes.
     """
 
@@ -160,20 +155,13 @@ class FetchMapping:
         """Entries that were left out, by topic, because the target lacks the topic or some of its partitions.
         A fetch that is played several times counts once."""
         self.elsewhere: Counter[str] = Counter()
-        """Entries that were left out, by topic, because another broker leads their partitions. A fetch that
-        is played several times counts once."""
+        """The same for entries that were left out because another broker leads their partitions."""
 
     def map(self, step: Step, node_id: int | None = None) -> MappedFetch | None:
         """Return a fetch translated for the target. Return None if the target has none of its partitions.
 
-        Args:
-            step: a fetch.
-            node_id: the broker that gets the fetch. Only the partitions that it leads, or that have no
-                leader, are kept. With None, all are kept.
-
-        Returns:
-            The fetch. In a session it may list no partition: then it only fetches what the session already
-            has.
+        Only the partitions that broker `node_id` leads, or that have no leader, are kept. With None, all are
+        kept. In a session the fetch may list no partition: then it only fetches what the session already has.
         """
         key = step.frame, node_id
         if key not in self._mapped:
@@ -274,13 +262,8 @@ def bounds_of(
     """Return how a topic's offsets change, or None if they do not change.
 
     If the target did not give the offsets of a partition, the captured offsets of this partition are kept.
-
-    Args:
-        policy: how offsets are replaced.
-        topic: the topic at the target.
-        captured: the offsets that the capture's fetches requested.
-        written: for each partition to which the run writes, the captured offset of the first record. The
-            target appends this record at its latest offset.
+    `written` has, for each partition to which the run writes, the captured offset of the first record. The
+    target appends this record at its latest offset.
     """
     if policy is OffsetPolicy.KEEP:
         return None
@@ -316,11 +299,9 @@ def most_leading(script_topics: Mapping[str, Iterable[int]], topics: Mapping[str
 
 
 def with_ids(frame: bytes, ids: Mapping[bytes, bytes]) -> bytes:
-    """Replace the capture's topic ids by the target's, in a request other than Fetch.
-
-    A topic id is 16 random bytes, so other bytes are never equal to it. Each occurrence is replaced.
-    """
+    """Replace the capture's topic ids by the target's, in a request other than Fetch."""
     for captured, here in ids.items():
+        # A topic id is 16 random bytes, so other bytes are never equal to it.
         frame = frame.replace(captured, here)
     return frame
 
@@ -329,10 +310,6 @@ def without_creation(step: Step, topics: Iterable[str]) -> bytes | None:
     """Return a Metadata request that creates no topic, or None if there is none.
 
     Below v4 a request can't forbid it: it must name only topics that the target has.
-
-    Args:
-        step: a Metadata request.
-        topics: the target's topics.
 
     Raises:
         ProtocolError: the request does not parse.

@@ -37,11 +37,9 @@ class Ceiling:
         )  # one caller waits for the throttler, which polls; the others wait for the lock
 
     def lift(self) -> None:
-        """Remove the limit."""
         self._throttler.rate_limit = sys.maxsize
 
     async def wait(self) -> None:
-        """Return as soon as the rate allows one more request."""
         async with self._turn:
             await self._throttler.acquire()  # type: ignore[no-untyped-call]  # asyncio-throttle has no types
 
@@ -49,9 +47,7 @@ class Ceiling:
 class Pace:
     """Waits until steps are due, and until the rate allows one more request.
 
-    Args:
-        speed: 1.0 plays in the captured time, 2.0 in half of it. With None, all requests are due at once.
-        ceiling: the limit of the rate. None if there is none.
+    A speed of 1.0 plays in the captured time, 2.0 in half of it. With None, all requests are due at once.
     """
 
     def __init__(self, speed: float | None, ceiling: Ceiling | None = None) -> None:
@@ -64,7 +60,6 @@ class Pace:
 
     @property
     def stopped(self) -> bool:
-        """Whether the run was stopped, so that no more requests are sent."""
         return self._stop.is_set()
 
     def start(self) -> None:
@@ -72,7 +67,6 @@ class Pace:
         self._began = asyncio.get_running_loop().time()
 
     def stop(self) -> None:
-        """Stop the run, and end all waits."""
         self._stop.set()
         if self._ceiling is not None:
             self._ceiling.lift()
@@ -88,10 +82,7 @@ class Pace:
                     await self._stop.wait()
 
     async def admit(self, at: float) -> None:
-        """Wait until the rate allows one more request. Update the longest delay.
-
-        A stop ends the wait.
-        """
+        """Wait until the rate allows one more request, or until a stop. Update the longest delay."""
         if self._ceiling is not None:
             await self._ceiling.wait()
         if self._speed is not None:

@@ -65,13 +65,11 @@ class _Copy:
     sessions: list[dict[str, SideSessions]]
     """The sessions at the targets: for each side, by captured broker."""
     identities: list[Identities]
-    """The ids at each side."""
     ended: set[int] = field(default_factory=set)
     """The places of the connections that have ended in this round: played to their end, or given up."""
     first_open: int = 0
     """The lowest place of a connection that has not ended in this round."""
     started: int = 0
-    """How many connections were started in this round."""
     suffix: bytes = b""
     """A suffix for the client ids of this copy. Empty for the first copy."""
 
@@ -88,14 +86,12 @@ class _Copy:
         self.wrote()
 
     def wrote(self, *places: int) -> None:
-        """Record that writes are done."""
         self.written.update(places)
         while self.first_unwritten in self.written:
             self.first_unwritten += 1
         self.progress.set()
 
     def end(self, place: int) -> None:
-        """Record that a connection has ended: it was played to its end, or given up."""
         self.ended.add(place)
         while self.first_open in self.ended:
             self.first_open += 1
@@ -112,22 +108,17 @@ class _LiveConnection:
     copy: _Copy
     failures: int = 0
     sent: list[int] = field(default_factory=list)
-    """The writes that were sent."""
 
 
 class Player:
     """Plays connections at one target, or at two.
 
     Args:
-        connections: the connections to play.
         sides: the targets. Each target gets the same requests. The next request waits for all targets.
-        routes: the brokers that the connections go to.
-        pace: when requests are sent.
         copies: how many times each connection is played at the same time.
         rounds: how many times everything is played, one after another.
         earlier: the fetches from which sessions are built, each with its captured broker.
         own: suffixes for the group ids and for the transactional ids of all copies.
-        on_sent: called with each request that gets a response.
     """
 
     def __init__(
@@ -161,17 +152,16 @@ class Player:
         self._absent = set(writes).difference(step.write for step in steps)
         self.total = len(steps) * copies * rounds
         self.sent = 0
-        """The number of steps that were sent to every side."""
+        """Steps that were sent to every side."""
         self.left_out: Counter[LeftOut] = Counter()
-        """The number of steps that could not be played, by reason. These reasons show only during the run."""
+        """Steps that could not be played, for reasons that show only during the run."""
         self.errors: Counter[str] = Counter()
-        """The error lines of failed connections, each with the number of times that it occurred."""
+        """How often each error line of failed connections occurred."""
         self.timed_out = False
-        """Whether a broker did not respond in time."""
         self.stopped_at: float | None = None
         """The time of the first step that was not sent because the run was stopped."""
         self.seconds = 0.0
-        """The seconds from the first connection to the last response."""
+        """From the first connection to the last response."""
 
     @property
     def missed(self) -> Counter[LeftOut]:
@@ -207,8 +197,8 @@ class Player:
     def _start(self, copy: _Copy, lines: asyncio.TaskGroup) -> None:
         """Start all connections that may start now.
 
-        In the capture, some connections had ended before another one began. That one starts only after they
-        have ended in this run, too.
+        If some had ended in the capture before another one began, it starts only after they have ended here,
+        too.
         """
         order = self._by_after
         while copy.started < len(order) and order[copy.started].after <= copy.first_open:
@@ -328,10 +318,7 @@ class Player:
         return live
 
     def _silent(self, side: TargetSide, address: Address, sent_at: float) -> None:
-        """Stop the run if a broker has missed a deadline, and has sent nothing since the late request.
-
-        `sent_at` is the time of the request whose response is late.
-        """
+        """Stop the run if a broker has sent nothing since `sent_at`, the time of a request that is late."""
         self.timed_out = True
         if side.heard.get(address, 0.0) <= sent_at:
             self._pace.stop()

@@ -22,10 +22,8 @@ class Reads:
     """What a captured response had, to limit the entries of its fetch.
 
     Args:
-        version: the version of the fetch.
         found: the record bytes of each partition that had records. -1 for a partition that had an error, or
             that sent the client elsewhere.
-        topics: the target's topics, by their keys in the fetch.
         growing: the partitions to which the run writes.
     """
 

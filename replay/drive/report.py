@@ -39,17 +39,14 @@ class ApiFigures(TypedDict):
     record_bytes: int
     partitions_answered: int
     failed: int
-    """How many responses have an error, either for the whole response or in an entry."""
+    """Responses with an error, of the whole response or of an entry."""
     errors: dict[str, int]
-    """The number of responses with each error code. Only errors of whole responses are counted."""
+    """Responses by the error code of the whole response."""
     partition_errors: dict[str, int]
-    """The number of entries with each error code in responses. An entry is for a partition, topic, group or
-    member."""
+    """Entries in responses by error code: of partitions, topics, groups or members."""
     unreadable: int
-    """How many responses could not be parsed."""
     latency_ms: dict[str, float]
-    """The latencies p50, p90, p99 and max in ms. In the side "capture", they were measured at the place of
-    the capture."""
+    """p50, p90, p99 and max. In the side "capture", they were measured at the place of the capture."""
 
 
 Cell: TypeAlias = Callable[[ApiFigures], str]
@@ -100,19 +97,17 @@ class DriveReport(TypedDict):
     """The report of a replay, as in its JSON."""
 
     version: str
-    """The version of fetchgate."""
     settings: Settings
     connections: int
     """How many captured connections have at least one played request."""
     captured_seconds: float
-    """The time from the first to the last chosen request of the capture, in seconds, even if the target can't
-    get them. Waits are shortened by --longest-wait."""
+    """From the first to the last chosen request of the capture, even if the target can't get them. Waits are
+    shortened by --longest-wait."""
     seconds: float
     planned: int
     sent: int
-    """How many requests were sent."""
     lost: dict[str, int]
-    """The number of requests without a response, by side."""
+    """Requests without a response, by side."""
     interrupted: bool
     stopped_by: str
     """The signal that has ended the run, or ""."""
@@ -120,30 +115,27 @@ class DriveReport(TypedDict):
     """The time in the capture, in seconds, of the first request that was not sent because the run was
     stopped; --from goes on there. None if the run was not stopped."""
     behind_seconds: float
-    """The longest delay of a request after the time at which it was due, in seconds."""
+    """The longest delay of a request after the time at which it was due."""
     left_out: list[LeftOutRow]
     left_out_ratio: float
     """The share of the captured requests, or of the fetches if it is higher, that could not be played. Writes
     that the user has not included do not count."""
     created_topics: dict[str, int]
-    """The topics that were created, and how many partitions they got."""
+    """With the number of partitions that they got."""
     missing_topics: dict[str, int]
-    """For each topic, how many entries were left out of distinct fetches, because the target does not have
-    the topic or the partition."""
+    """Entries that were left out of distinct fetches, by topic, because the target does not have the topic or
+    the partition."""
     led_elsewhere: dict[str, int]
-    """For each topic, how many entries were left out of distinct fetches, because another broker of the
-    target leads the partition."""
+    """The same, because another broker of the target leads the partition."""
     timed_out: bool
     """Whether a broker did not respond in time."""
     connection_errors: dict[str, int]
     figures: list[ApiFigures]
     saving: SavingFigures | None
-    """The fetch bytes with and without the gateway. None without --against, or if a side has responded to no
-    fetch."""
+    """None without --against, or if a side has responded to no fetch."""
     compare: CompareFigures | None
     """None without --compare."""
     problems: list[str]
-    """The parts of the input that could not be read."""
 
 
 def figures(side: str, tally: DriveTotals) -> list[ApiFigures]:
@@ -181,9 +173,7 @@ def _by_code(errors: Mapping[int, int]) -> dict[str, int]:
 def left_out_ratio(script: Script, left_out: Mapping[LeftOut, int]) -> float:
     """Return the share of requests that could not be played, or of fetches if that is higher.
 
-    Args:
-        script: the requests to play, and those that can't be.
-        left_out: those that can't be, with those that only the targets rule out.
+    `left_out` also has those that only the targets rule out.
     """
     gone: Counter[int] = Counter()
     whole = Counter(step.api_key for connection in script.connections for step in connection.steps)
@@ -274,7 +264,6 @@ def _headline(report: DriveReport) -> Text:
 
 
 def _failures(report: DriveReport) -> list[Text]:
-    """Return a line for each side that sent responses with errors, with their number by API."""
     lines = []
     for side in (name for name in report["lost"]):
         rows = [row for row in report["figures"] if row["side"] == side and row["api"] != ALL]
@@ -289,10 +278,6 @@ def _failures(report: DriveReport) -> list[Text]:
 
 
 def _sides(report: DriveReport) -> Table:
-    """Return the table with one column for each side.
-
-    The first rows are of all requests, then of fetches, then of other APIs with errors.
-    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     sides = list(dict.fromkeys(row["side"] for row in report["figures"]))
     rows = {(row["side"], row["api"]): row for row in report["figures"]}
@@ -319,7 +304,6 @@ def _sides(report: DriveReport) -> Table:
 
 
 def _add_errors(table: Table, entries: str, sides: Sequence[ApiFigures | None]) -> None:
-    """Add a row for each error code: first the codes of whole responses, then the codes of their entries."""
     for what, all_ in (
         ("error", [row["errors"] if row else {} for row in sides]),
         (entries, [row["partition_errors"] if row else {} for row in sides]),
@@ -435,9 +419,7 @@ def _left_out(row: LeftOutRow) -> str:
 def render_plan(report: DriveReport, versions: Mapping[tuple[str, int], tuple[int, int]]) -> RenderableType:
     """Render the output of `--dry-run`.
 
-    Args:
-        report: the report of `plan`.
-        versions: how many requests one copy of the capture has, and their bytes, by API and version.
+    `versions` has the requests of one copy of the capture, and their bytes, by API and version.
     """
     settings = report["settings"]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -54,7 +54,7 @@ Progress = Callable[[int, int], None]
 class PlayOptions:
     """The command-line options that decide how to play. Each field has the name of its option.
 
-    The two fields with an `Access` are made from the options of `replay.drive.security`.
+    Each `Access` is made from the options of `replay.drive.security`.
     """
 
     target: Address | None
@@ -62,34 +62,23 @@ class PlayOptions:
     admin: Address | None = None
     """The admin endpoint of the gateway at `target`. Only used with `against`."""
     speed: float | None = 1.0
-    """The speed of the replay, as a multiple of the captured speed. None to send each request as soon as
-    responses allow it."""
+    """A multiple of the captured speed. None to send each request as soon as responses allow it."""
     rate: float | None = None
-    """The highest number of requests a second at each side."""
     connections: int = 1
-    """How many connections to open for each captured one."""
     loop: int = 1
-    """How many times the capture is played."""
     duration: float | None = None
-    """After this many seconds, the replay sends no more requests. None for no limit."""
     offsets: OffsetPolicy = OffsetPolicy.LATEST
     max_wait: int | None = None
     min_bytes: int | None = None
     read_to: str = TO_CAPTURED
     """Where reads end: "captured" or "end"."""
     access: Access = field(default_factory=Access)
-    """How connections to `target` are opened."""
     against_access: Access = field(default_factory=Access)
-    """How to open connections to `against`."""
     keep_ids: bool = False
-    """Whether requests that write have the captured group ids and transactional ids."""
     allow: frozenset[Difference] = frozenset()
-    """The differences that `--compare` accepts."""
     create_topics: bool = False
-    """Whether to create topics that are missing at a target."""
 
     def settings(self) -> Settings:
-        """Return the settings for the report."""
         return {
             "target": "" if self.target is None else str(self.target),
             "against": "" if self.against is None else str(self.against),
@@ -140,15 +129,7 @@ async def drive(
     problems: Sequence[str],
     keeper: Keeper | None = None,
 ) -> DriveReport:
-    """Play a script.
-
-    Args:
-        script: the requests.
-        options: how to play them.
-        progress: called from time to time.
-        problems: the problems to list in the report.
-        keeper: the object that kept summaries of the captured responses while the script was made. The new
-            responses are compared with these summaries. None to compare nothing.
+    """Play a script, and compare responses with what `keeper` has kept of the captured ones, if there is one.
 
     Raises:
         TargetError: a target can't be reached, is not a Kafka broker, or can't create a topic; nothing was
@@ -234,10 +215,7 @@ async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
 
 
 async def _learn_names(script: Script, options: PlayOptions) -> None:
-    """Ask the target for the names of topic ids that are not in the capture.
-
-    It has the captured ids if it is the captured cluster, or has a copy of its metadata.
-    """
+    # The target has the captured topic ids if it is the captured cluster, or has a copy of its metadata.
     if options.target is None or not (ids := nameless(script)):
         return
     try:
@@ -247,20 +225,16 @@ async def _learn_names(script: Script, options: PlayOptions) -> None:
 
 
 def _own(connections: Iterable[PlayedConnection]) -> tuple[bytes, bytes]:
-    """Return the suffixes for group ids and for transactional ids, each only if such are written.
-
-    With the captured ids, the requests would disturb live groups, and fence live producers.
-    """
+    """Return the suffixes for group ids and for transactional ids, each only if such are written."""
+    # With the captured ids, the requests would disturb live groups, and fence live producers.
     writes = {step.api_key for each in connections for step in each.steps} - READS
     groups, transactions = (any(name in SCHEMAS.get(key, "") for key in writes) for name in _NAMES)
     return OWN if groups else b"", OWN if transactions else b""
 
 
 def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Destination]]:
-    """Return each connection's destinations, one for each side, by the connection's name.
-
-    Connections to the same captured broker have the same destinations.
-    """
+    """Return each connection's destinations, one for each side, by the connection's name."""
+    # Connections to the same captured broker have the same destinations.
     by_broker: dict[str, dict[str, set[int]]] = {}
     for each in script.connections:
         partitions = by_broker.setdefault(each.broker, {})
@@ -270,10 +244,7 @@ def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Desti
 
 
 async def _play(player: Player, pace: Pace, options: PlayOptions, progress: Progress) -> str:
-    """Play all requests and report the progress. Stop at the time limit, or at a signal.
-
-    Return the name of the first signal, or "".
-    """
+    """Play all requests, up to the time limit or a signal. Return the name of the first signal, or ""."""
     loop = asyncio.get_running_loop()
     received: list[str] = []
 

@@ -1,9 +1,6 @@
 """SASL authentication at a target, in SaslAuthenticate requests. Sans-IO.
 
 The mechanisms are PLAIN (RFC 4616) and SCRAM (RFC 5802, KIP-84).
-
-Exception
-  SaslError              the target refuses the login, or a message of it is wrong
 """
 
 import hashlib
@@ -33,18 +30,16 @@ class SaslCredentials:
     """A user's name and password, and the SASL mechanism that uses them."""
 
     mechanism: str
-    """The SASL mechanism, one of `MECHANISMS`."""
+    """One of `MECHANISMS`."""
     username: str
     password: str = field(repr=False)
     _salted: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False, compare=False)
-    """The last salted password, by salt and iterations. It is stored because its computation takes
-    milliseconds."""
+    """The last one, by salt and iterations. It is stored because its computation takes milliseconds."""
 
     def exchange(self, nonce: str) -> Exchange:
         """Yield the client's SASL messages. Send each response of the target into the generator.
 
-        Args:
-            nonce: a random string for SCRAM. It must be printable, without a comma, and different each time.
+        For SCRAM, the nonce must be random, printable, without a comma, and different each time.
 
         Raises:
             SaslError: the generator raises it if a message of the target is wrong.

@@ -49,7 +49,6 @@ class DriveSaving:
     """Fetch bytes between gateway and broker, and the bytes of the same fetches without a gateway."""
 
     gateway: GatewayCounters
-    """The gateway's counters for the run."""
     direct_request: int
     direct_response: int
     direct_records: int
@@ -59,17 +58,15 @@ class DriveSaving:
 
     @property
     def gateway_bytes(self) -> int:
-        """Bytes between gateway and broker, both directions."""
         return self.gateway.broker_request + self.gateway.broker_response + self.gateway.broker_probes
 
     @property
     def direct_bytes(self) -> int:
-        """Bytes without a gateway, both directions."""
         return self.direct_request + self.direct_response
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes that the gateway saved. Negative if it cost more."""
+        """Negative if the gateway cost more than it saved."""
         return self.direct_bytes - self.gateway_bytes
 
     @property
@@ -139,13 +136,7 @@ async def settled(admin: Address) -> GatewayCounters:
 
 
 def measured(counted: GatewayCounters, through: DriveTotals, direct: DriveTotals) -> DriveSaving:
-    """Compare a gateway's counters of a run with the bytes that were sent directly.
-
-    Args:
-        counted: the gateway's counters for the run.
-        through: the bytes that this run exchanged with the gateway.
-        direct: the bytes that this run exchanged with the broker.
-    """
+    """Compare a gateway's counters of a run with the bytes that the run sent through it and directly."""
     own, other = through.of(ApiKey.FETCH), direct.of(ApiKey.FETCH)
     return DriveSaving(
         gateway=counted,

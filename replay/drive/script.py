@@ -71,7 +71,7 @@ class Original:
 
     request_bytes: int
     response_bytes: int
-    """The size of the captured response in bytes. 0 if the capture has no response."""
+    """0 if the capture has no response."""
     seconds: float
     response: FetchSummary | None = None
     """The response of a fetch, if it was captured completely and parses."""
@@ -96,9 +96,8 @@ class Step:
     in_flight: int
     """How many earlier requests on the connection got their responses only after the client sent this one."""
     has_response: bool = True
-    """Whether the broker responds to the request. False for Produce with acks=0."""
+    """False for Produce with acks=0."""
     session_id: int = 0
-    """The captured session id of a fetch."""
     session_epoch: int = -1
     given: int = 0
     """The session id in the captured response. 0 if the response has none, or was not captured."""
@@ -176,7 +175,6 @@ class Script:
 
     @property
     def requests(self) -> int:
-        """The number of steps."""
         return sum(len(connection.steps) for connection in self.connections)
 
     @property
@@ -208,7 +206,7 @@ class _Draft:
     step: Step
     time: int
     response_time: int
-    """The time of the response. 0 if the capture has no response."""
+    """0 if the capture has no response."""
     transaction: bytes
     """The transactional id of a write. Empty if it has none."""
     written: tuple[tuple[bytes, int, int], ...] = ()
@@ -222,11 +220,8 @@ _Ordered: TypeAlias = tuple[int, int, str, _Draft]
 class ScriptMaker:
     """Collects the exchanges of a capture, and makes a script from them.
 
-    Args:
-        include: the keys of APIs to play in addition to `READS`.
-        clients: the ids of the clients whose requests are played. If empty, all clients.
-        keep: called with each exchange that becomes a step, and the step; its result is stored in
-            `Step.kept`.
+    It plays `READS` and the APIs in `include`, of `clients` or of all if empty. `keep` is called with each
+    exchange that becomes a step, and the step. Its result is stored in `Step.kept`.
     """
 
     def __init__(
@@ -287,14 +282,11 @@ class ScriptMaker:
     def finish(
         self, *, longest_wait: float | None = None, limit: int | None = None, start: float = 0.0
     ) -> Script:
-        """Make the script.
+        """Make the script of at most `limit` requests.
 
-        Args:
-            longest_wait: the longest time without any request, in seconds. Longer times are shortened to
-                this.
-            limit: the maximum number of requests to play. Later requests are left out.
-            start: how many seconds after the first request playing begins. Of the requests before, only
-                fetches of sessions are kept, from which the sessions are built.
+        Times without any request are shortened to `longest_wait` seconds. Playing begins `start` seconds
+        after the first request. Of the requests before, only fetches of sessions are kept, from which the
+        sessions are built.
         """
         for name in self._sides.copies() & self._drafts.keys():
             for _, draft in self._drafts.pop(name):
@@ -467,7 +459,6 @@ class ScriptMaker:
 
 
 def _session_given(item: Exchange, version: int) -> int:
-    """Read the session id in a captured response. Return 0 if there is none."""
     head = b"".join(bytes(piece[:_HEAD_BYTES]) for piece in item.response[:_HEAD_BYTES])
     if version < SESSION_VERSION or not item.response:
         return 0
@@ -479,7 +470,6 @@ def _session_given(item: Exchange, version: int) -> int:
 
 
 def _transaction(item: Exchange) -> bytes:
-    """Return the transactional id of a write. Empty if it has none."""
     if item.api_key not in WRITES:
         return b""
     try:
@@ -529,10 +519,7 @@ def _times(times: list[int], longest_wait: float | None) -> list[float]:
 
 
 def _with_in_flight(all_: list[_Draft]) -> list[Step]:
-    """Return the steps. Each has the number of requests that were in flight before it.
-
-    Requests without a captured response are not counted.
-    """
+    """Return the steps, each with its number of earlier requests whose captured response came later."""
     steps = []
     waiting: deque[int] = deque()
     for draft in all_:

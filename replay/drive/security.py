@@ -1,7 +1,4 @@
-"""The options for TLS and SASL in connections to targets.
-
-They have the same names as in Kafka and in `fetchgate proxy`.
-"""
+"""The options for TLS and SASL in connections to targets, named as in Kafka and in `fetchgate proxy`."""
 
 import argparse
 import os
@@ -111,10 +108,7 @@ def warning(args: argparse.Namespace) -> str:
 
 
 def _refuse(args: argparse.Namespace, prefix: str, protocols: str) -> None:
-    """Raise an error for options that would have no effect.
-
-    The user expects an effect, for example encryption.
-    """
+    """Raise an error for options that would have no effect, for the user expects one (encryption)."""
     for name, value in vars(args).items():
         if name.startswith(prefix) and value:
             flag = "--" + name.replace("_", "-")

@@ -24,7 +24,7 @@ class Session:
     """The target's session that replaces one captured session."""
 
     session_id: int = 0
-    """The session id that the target gave. 0 if the target gave no session, or lost it."""
+    """The one that the target gave. 0 if it gave none, or lost the session."""
     next_epoch: int = 1
     listed: dict[Place, bytes] = field(default_factory=dict)
     """For each partition, the last entry of the captured session, for the target."""
@@ -34,7 +34,6 @@ class Session:
     """The partitions whose entries at the target have a limit of their own, for one read."""
 
     def apply(self, fetch: MappedFetch) -> None:
-        """Add the partitions that a fetch lists, and remove the ones that it forgets."""
         self.listed.update(fetch.entries)
         for key, partitions in fetch.forgotten:
             for at in range(0, len(partitions), 4):
@@ -62,7 +61,6 @@ class Session:
         return _elements(self.sent)
 
     def responded(self, error_code: int, session_id: int) -> None:
-        """Apply the target's response to a fetch that creates or continues the session."""
         self.session_id = 0 if error_code else session_id
 
 
@@ -85,10 +83,7 @@ def _own(fetch: MappedFetch, reads: Reads | None) -> Iterable[tuple[bytes, bytes
 
 
 class SideSessions:
-    """The sessions of all connections to one broker.
-
-    A session belongs to no connection, because a client may continue it on another connection.
-    """
+    """The sessions of all connections to one broker: a client may continue one on another connection."""
 
     def __init__(self) -> None:
         self._by_captured: dict[int, Session] = {}
@@ -100,9 +95,8 @@ class SideSessions:
     ) -> tuple[bytes, Session | None] | None:
         """Build the frame of a fetch, which reads what the captured response had if `reads` is given.
 
-        Returns:
-            The frame, and the session that it creates or continues. None if the session began before the
-            capture: its partitions are unknown.
+        Return it with the session that it creates or continues. None if the session began before the capture:
+        its partitions are unknown.
         """
         if step.session_epoch == FIRST:
             return self._first(step, fetch, reads)
@@ -123,11 +117,7 @@ class SideSessions:
         return fetch.frame(session.session_id, epoch, session.changes(fetch, reads)), session
 
     def _first(self, step: Step, fetch: MappedFetch, reads: Reads | None) -> tuple[bytes, Session]:
-        """Create a session.
-
-        The same request closes an earlier session: the one that the client gives up, or one with the same
-        captured id.
-        """
+        """Create a session. Its request closes one that the client gives up or that has its captured id."""
         before = self._by_captured.pop(step.session_id or step.given, None)
         session = Session()
         session.apply(fetch)

@@ -36,12 +36,8 @@ class TargetSide:
     """A Kafka cluster or gateway to which requests are played, with its counts.
 
     Args:
-        name: "target" or "against".
-        target: the API versions, brokers and topics of the target.
         names: topic id -> name, from the capture.
         asked: the offsets that the capture's fetches requested, by topic.
-        policy: from which offsets the played fetches read.
-        overrides: values that replace the captured ones in fetches.
         written: for each topic, the partitions to which the run writes, with the captured offset of their
             first written record.
     """
@@ -96,7 +92,6 @@ class TargetSide:
         return ""
 
     def place(self, partitions: Mapping[str, Iterable[int]]) -> Destination:
-        """Return the broker for a connection that fetches these partitions, by topic."""
         return self.target.place(most_leading(partitions, self.target.topics))
 
     def frame(
@@ -138,14 +133,8 @@ def playable(
     If fetches are left out and only other requests that read (such as Metadata) remain, these are left out,
     too. Without fetches, they would look like a successful run.
 
-    Args:
-        connections: the captured connections. Those to the same broker have the same destinations.
-        sides: the targets.
-        routes: the destinations of each connection, by its name.
-        earlier: the fetches from which sessions are built, each with its captured broker.
-
-    Returns:
-        The connections with the remaining steps, and the steps that were left out.
+    Connections to the same captured broker have the same destinations. `earlier` has the fetches from which
+    sessions are built, each with its captured broker.
     """
     connections = list(connections)
     places = {connection.broker: routes[connection.name] for connection in connections}

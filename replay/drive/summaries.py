@@ -115,14 +115,9 @@ class Summaries:
         *,
         keep: bool = False,
     ) -> Summary | None:
-        """Reduce a response. Return None if it does not parse.
+        """Reduce a whole response, whose contents of records may be cut. Return None if it does not parse.
 
-        Args:
-            api_key: the key of its request.
-            version: the version of its request.
-            isolation_level: the isolation level of a fetch; it only makes reading faster.
-            pieces: the whole frame. Contents of records may be cut (`is_cut`).
-            keep: whether the summary is kept for long.
+        The isolation level of a fetch only makes reading faster. With `keep`, equal summaries are one object.
         """
         try:
             if api_key == ApiKey.FETCH:
@@ -188,10 +183,7 @@ class Summaries:
 
 
 def _fetched(entry: PartitionResponse, first_offset: int, crc: int) -> tuple[int, ...]:
-    """Return the values of a fetched partition.
-
-    Its record bytes are unknown if it only names another replica, or a newer leader.
-    """
+    # They are unknown if it only names another replica, or a newer leader.
     record_bytes = entry.records or (UNKNOWN if entry.redirects else 0)
     high_watermark = int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True)
     return record_bytes, first_offset, crc, high_watermark, entry.aborted

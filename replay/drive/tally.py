@@ -22,21 +22,18 @@ class RequestCounts:
     request_bytes: int = 0
     response_bytes: int = 0
     record_bytes: int = 0
-    """The number of bytes in the `records` fields of fetch responses. `response_bytes` includes them."""
+    """Those in the `records` fields of fetch responses. `response_bytes` includes them."""
     partitions_answered: int = 0
     failed: int = 0
-    """The number of responses that have an error for the whole response or for an entry."""
+    """Responses with an error, of the whole response or of an entry."""
     errors: Counter[int] = field(default_factory=Counter)
-    """The number of errors of whole responses, by error code."""
+    """Errors of whole responses, by error code."""
     partition_errors: Counter[int] = field(default_factory=Counter)
     """Errors of single entries in responses (partitions, topics, groups, members), by error code."""
     unreadable: int = 0
-    """The number of responses that can't be parsed."""
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
-    """The response times, in seconds."""
 
     def add(self, other: "RequestCounts") -> None:
-        """Add the counts of `other`."""
         self.sent += other.sent
         self.answered += other.answered
         self.request_bytes += other.request_bytes
@@ -57,20 +54,17 @@ class DriveTotals:
         self.by_key: dict[int, RequestCounts] = {}
 
     def total(self) -> RequestCounts:
-        """Return the sum of the counts of all API keys."""
         total = RequestCounts()
         for counts in self.by_key.values():
             total.add(counts)
         return total
 
     def sent(self, api_key: int, size: int) -> None:
-        """Count a request of `size` bytes."""
         counts = self.of(api_key)
         counts.sent += 1
         counts.request_bytes += size
 
     def answered(self, api_key: int, size: int, seconds: float) -> None:
-        """Count a response of `size` bytes that came `seconds` after its request was sent."""
         counts = self.of(api_key)
         counts.answered += 1
         counts.response_bytes += size
@@ -98,7 +92,6 @@ class DriveTotals:
         counts.partition_errors.update(errors.entries)
 
     def of(self, api_key: int) -> RequestCounts:
-        """Return the counts of one API key."""
         counts = self.by_key.get(api_key)
         if counts is None:
             counts = self.by_key[api_key] = RequestCounts()
@@ -106,12 +99,7 @@ class DriveTotals:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the smallest value with at least `percent` % of the values at or below it. Without values: 0.0.
-
-    Args:
-        ordered: the values in ascending order.
-        percent: above 0, up to 100.
-    """
+    """Return the smallest value with at least `percent` % (above 0) of the values at or below it, or 0.0."""
     if not ordered:
         return 0.0
     rank = -(-len(ordered) * percent // 100)

@@ -79,7 +79,6 @@ class Target:
     """The topics that this program has asked the target to create, each with its number of partitions."""
 
     def speaks(self, api_key: int, version: int) -> bool:
-        """Return whether the target supports a version of an API."""
         lowest, highest = self.versions.get(api_key, (0, -1))
         return lowest <= version <= highest
 
@@ -101,14 +100,7 @@ async def look(
     create: Mapping[str, int] | None = None,
     access: Access | None = None,
 ) -> Target:
-    """Ask a target for its versions, brokers, topics and offsets.
-
-    Args:
-        address: the address of the target.
-        names: the topics to ask for.
-        offsets: whether to ask for the earliest and the latest offsets.
-        create: the topics to create if they are missing, each with its number of partitions.
-        access: the settings for opening connections.
+    """Ask a target for its versions, brokers, topics and offsets. Create those of `create` that are missing.
 
     Raises:
         SilentError: the target does not respond in time.
@@ -157,10 +149,7 @@ async def names_of(address: Address, ids: Collection[bytes], access: Access) -> 
 
 
 async def _first_versions(connection: TargetConnection, access: Access) -> Versions:
-    """Ask for the versions of every API, as the first request to a server.
-
-    The timeout is shorter here, because a server that is no broker may never respond.
-    """
+    # Shorter here, because a server that is no broker may never respond.
     connection.timeout = min(access.timeout, _FIRST_SECONDS)
     try:
         return await ask_versions(connection, access)
@@ -211,9 +200,8 @@ def read_metadata(
 ) -> tuple[dict[int, Address], int, dict[str, Topic], set[str]]:
     """Read a Metadata response (v4 to v12).
 
-    Returns:
-        Brokers by node id, the controller's node id, topics without an error by name, and the names of topics
-        that the user may not see.
+    Return brokers by node id, the controller's node id, topics without an error by name, and the names of
+    topics that the user may not see.
 
     Raises:
         ProtocolError: the response does not parse.
@@ -254,10 +242,7 @@ def _text(name: bytes | None) -> str:
 
 
 async def _create(target: Target, topics: Mapping[str, int]) -> None:
-    """Create topics, and wait until each partition has a leader that responds with its offsets.
-
-    Metadata may name a leader that does not know yet that it leads. Such a broker responds with errors.
-    """
+    """Create topics, and wait until each partition has a leader that responds with its offsets."""
     lowest, highest = target.versions.get(ApiKey.CREATE_TOPICS, (0, -1))
     version = min(highest, _CREATE_TOPICS_VERSIONS[1])
     if version < max(lowest, _CREATE_TOPICS_VERSIONS[0]):
@@ -276,6 +261,7 @@ async def _create(target: Target, topics: Mapping[str, int]) -> None:
     names = sorted({*target.topics, *topics})
     try:
         async with asyncio.timeout(_CREATE_SECONDS):
+            # Metadata may name a leader that does not know yet that it leads. It responds with errors.
             while not all(_serves(target, name, count) for name, count in topics.items()):
                 await asyncio.sleep(_CREATE_POLL_SECONDS)
                 connection = await target.access.connect(target.address)
@@ -300,8 +286,7 @@ def _serves(target: Target, name: str, partitions: int) -> bool:
 def create_request(version: int, topics: Mapping[str, int]) -> bytes:
     """Return a CreateTopics request (v2 to v4).
 
-    From v4 on, the broker uses its default replication factor (KIP-464). Below v4, each partition gets one
-    replica.
+    From v4 on, it leaves the replication factor to the broker (KIP-464). Below, partitions get one replica.
     """
     listed: list[dict[str, Any]] = [
         {
@@ -331,10 +316,7 @@ def read_created(response: bytes) -> dict[str, int]:
 
 
 async def _find_offsets(connection: TargetConnection, target: Target) -> None:
-    """Ask each leader for the earliest and the latest offsets of its partitions.
-
-    Note these offsets in `target`.
-    """
+    """Ask each leader for the earliest and the latest offsets of its partitions."""
     leaders = {int(leader) for topic in target.topics.values() for leader in topic.leaders if leader >= 0}
     for leader in sorted(leaders):
         led = {

@@ -18,13 +18,12 @@ class Topic:
     leaders: npt.NDArray[np.int32]
     """Node ids of the leaders. -1 for no leader."""
     leader_epochs: npt.NDArray[np.int32]
-    """The leader epoch of each partition. -1 if the target does not give it."""
+    """-1 if the target does not give it."""
     earliest: Offsets
-    """The earliest offset of each partition. -1 if unknown."""
+    """-1 if unknown."""
     latest: Offsets
     """-1 if unknown."""
 
     @property
     def partitions(self) -> int:
-        """The number of partitions."""
         return len(self.leaders)

@@ -40,11 +40,9 @@ class Part:
 
 
 def left_out(parts: Sequence[Part], unwanted: Mapping[bytes, AbstractSet[int]]) -> list[str]:
-    """Return for each request why it can't be played, or "".
+    """Return for each request, in the order of their times, why it can't be played, or "".
 
-    Args:
-        parts: the requests to play, in the order of their times.
-        unwanted: transactional id -> the APIs of its other requests, which are not played.
+    `unwanted` has, by transactional id, the APIs of its other requests, which are not played.
     """
     reasons = [""] * len(parts)
     unended: dict[bytes, list[int]] = {}

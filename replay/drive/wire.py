@@ -1,9 +1,4 @@
-"""A connection to a target: sends frames, and receives responses in the order of the requests.
-
-Exceptions
-  TargetError            a target can't be reached, or does not respond as a Kafka broker does
-    SilentError          a target does not respond in time
-"""
+"""A connection to a target: sends frames, and receives responses in the order of the requests."""
 
 import asyncio
 import os
@@ -66,27 +61,22 @@ class _Waiting:
 class TargetConnection(asyncio.Protocol):
     """One connection to a target. `Access.connect` opens the connection.
 
-    Args:
-        address: the address of the target.
-        timeout: the time limit for a response, in seconds. For a fetch, its max_wait_ms is added.
+    `timeout` is the time limit for a response, in seconds. For a fetch, its max_wait_ms is added.
     """
 
     def __init__(self, address: Address, timeout: float = TIMEOUT_SECONDS) -> None:
         self.address = address
         self.timeout = timeout
         self.error: str = ""
-        """The reason why the connection is closed or closes. Empty while it is open. Also after `close` the
-        reason is `CLOSED`."""
+        """Why the connection is closed or closes. Empty while it is open. `CLOSED` also after `close`."""
         self.silent = False
         """Whether the connection was closed because a response did not arrive in time."""
         self.on_silence: Callable[[float], None] | None = None
-        """The function to call if a response is late. Its argument is the time (perf_counter) at which the
-        request was sent."""
+        """Called if a response is late, with the time (perf_counter) at which the request was sent."""
         self.expires_at = inf
-        """The time (perf_counter) at which the connection must be replaced, because brokers limit the
-        lifetime of a login."""
+        """When (perf_counter) the connection must be replaced, because brokers limit the lifetime of a login.
+        """
         self.responses = 0
-        """The number of responses that arrived."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[_Waiting] = deque()
@@ -99,21 +89,14 @@ class TargetConnection(asyncio.Protocol):
 
     @property
     def outstanding(self) -> int:
-        """The number of requests that have no response yet."""
         return len(self._waiting)
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is closed."""
         return self._transport is None or self._transport.is_closing()
 
     def send(self, frame: bytes, on_response: OnResponse | None) -> None:
-        """Send a request.
-
-        Args:
-            frame: the complete frame. Its correlation id is replaced.
-            on_response: the function to call with the response. None if the request has no response.
-        """
+        """Send a whole frame, with another correlation id. `on_response` is None if it has no response."""
         self._correlation_id = self._correlation_id + 1 & 0x7FFF_FFFF
         if self._transport is not None:  # otherwise it was just lost, which `until` reports
             self._transport.write(b"".join((frame[:8], self._correlation_id.to_bytes(4), frame[12:])))
@@ -140,12 +123,7 @@ class TargetConnection(asyncio.Protocol):
             self.fail()
 
     def fail(self) -> NoReturn:
-        """Raise the error that closed the connection.
-
-        Raises:
-            SilentError: a response did not arrive in time.
-            TargetError: the connection was closed for another reason.
-        """
+        """Raise the error that closed the connection, `SilentError` if a response came too late."""
         text = f"{self.address}: {self.error or 'closed'}"
         raise SilentError(text) if self.silent else TargetError(text)
 
@@ -183,11 +161,9 @@ class TargetConnection(asyncio.Protocol):
             await self._lost
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport of the new connection (a callback of asyncio)."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are not a subclass of it
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes from the target (a callback of asyncio)."""
         received = self._received
         received.feed(data)
         while received.ready and not self.error:
@@ -197,7 +173,6 @@ class TargetConnection(asyncio.Protocol):
             self._enough.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the end of the connection (a callback of asyncio)."""
         self._transport = None
         if not self._lost.done():
             self._lost.set_result(None)
@@ -255,10 +230,7 @@ class TargetConnection(asyncio.Protocol):
 
 
 def _longest_wait(frame: bytes) -> float:
-    """Return how long a broker may delay its response, in seconds.
-
-    This is max_wait_ms of a fetch, and rebalance_timeout_ms of a member that waits for others of its group.
-    """
+    """Return how long a broker may wait for records, or for other members of a group, in seconds."""
     api_key, version = _KEY.unpack_from(frame, 4)
     if api_key not in {ApiKey.FETCH, ApiKey.JOIN_GROUP}:
         return 0.0
