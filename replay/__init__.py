@@ -1,14 +1,10 @@
 """Captures: what is in them, what fetch sessions would have saved, and replaying them.
 
-Each folder has one task. A folder imports only from folders above it in this list. Sans-IO modules open no
-socket and no file, and read no clock.
+Each folder has one task, and imports only from folders above it in this list. Sans-IO modules open no socket
+and no file, and read no clock.
 
-- **protocol** (sans-IO): the parts of Kafka's protocol that replay reads and the gateway does not, for
-  example the error codes in the responses of every API.
-- **capture**: turns capture files into Kafka exchanges, in three steps. ``capture/files`` finds the packets
-  in pcap and pcapng files. ``capture/packets`` (sans-IO, except ``segments``) makes TCP segments from the
-  packets. ``capture/kafka`` (sans-IO) makes requests and responses from the segments. Unreadable parts
-  are counted, and their contents are never guessed.
+- **protocol** (sans-IO): the parts of Kafka's protocol that replay reads and the gateway does not.
+- **capture**: turns capture files into Kafka exchanges.
 - **simulate** (sans-IO): sends each captured fetch through the gateway's own core, ``proxy.core.connection``.
   Behind the core, a simulated broker answers with the contents of the captured responses.
 - **report** (sans-IO, except the templates of the page): the report object, and its forms: text for a
@@ -21,6 +17,6 @@ socket and no file, and read no clock.
 - **drive**: ``fetchgate replay drive``. It sends captured requests to a running gateway or broker.
 - **cli**: the command line. It imports a command only when that command is run.
 
-`replay` imports the sans-IO half of `proxy`. `proxy` never imports `replay`. The command line of `proxy`
-finds `replay` by an entry point of the package.
+`replay` imports the sans-IO half of `proxy`. `proxy` never imports `replay`: its command line finds `replay`
+by an entry point of the package.
 """

@@ -1,15 +1,4 @@
-"""``fetchgate replay``: the command line for captures.
-
-Exit codes:
-
-- 0: done
-- 1: failed at run time
-- 2: wrong usage or configuration
-- 3: done, but parts of the input could not be read, or there was nothing to do
-- 4: a broker did not respond in time (`drive`)
-- 5: responses differ from the captured ones in what may not differ (`drive --compare`)
-- 130: ended by Ctrl-C
-- 143: ended by SIGTERM (`measure`, `drive`)
+"""``fetchgate replay``: the command line for captures. Exit codes are in `replay.exits`.
 
 Imports take seconds. So only the module of the given command is imported, and `inspect` starts at once.
 """
@@ -42,8 +31,7 @@ _EXTRAS: Final = {
     **dict.fromkeys(("cramjam", "google_crc32c", "lz4", "zstandard"), "cooperative"),
     "cryptography": "tls",
 }
-"""The packages that may be missing. The value is the optional extra of fetchgate that installs the
-package."""
+"""The packages that may be missing, and the optional extra of fetchgate that installs each."""
 _EXAMPLES: Final = """\
 examples:
   tcpdump -i any -w fetches.pcap tcp port 9092
@@ -64,14 +52,12 @@ class ReplayParser(argparse.ArgumentParser):
         super().__init__(prog=prog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
     def add_argument(self, *names: Any, **kwargs: Any) -> argparse.Action:
-        """Add an argument. If it is an option, remember it for reading the environment and --config."""
         action = super().add_argument(*names, **kwargs)
         if names[0].startswith("--"):
             self._own[action.dest] = action
         return action
 
     def error(self, message: str) -> NoReturn:
-        """Report wrong usage in one line, and exit with code 2."""
         self.exit(EXIT_USAGE, usage(self.prog, printable(message + meant_choice(message))))
 
     def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
@@ -97,11 +83,7 @@ class ReplayParser(argparse.ArgumentParser):
         return arguments
 
     def _with_values(self, argv: Sequence[str]) -> list[str]:
-        """Give each option whose value may be missing its value.
-
-        The next argument is the value only if it ends as the option's metavar does. Otherwise it is another
-        argument, such as a capture.
-        """
+        """Give options with an optional value the next argument, if it ends as their metavar does."""
         may_lack = {action.option_strings[0]: action for action in self._own.values() if action.nargs == "?"}
         found: list[str] = []
         rest = list(argv)
@@ -147,7 +129,6 @@ class ReplayParser(argparse.ArgumentParser):
 
 
 def _suffix(action: argparse.Action) -> str:
-    """Return how the name of an option's file ends, from the option's metavar."""
     return Path(str(action.metavar)).suffix
 
 
@@ -163,7 +144,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str, argv: Sequence[str]) -> int:
-    """Import a command and run it. The import may take seconds."""
     try:
         module, parser = _parser(name)
         return int(module.run(parser.parse(argv, os.environ)))
@@ -172,11 +152,6 @@ def _command(name: str, argv: Sequence[str]) -> int:
 
 
 def _parser(name: str) -> tuple[Any, ReplayParser]:
-    """Return the module of a command and its parser.
-
-    Raises:
-        ModuleNotFoundError: a library is not installed.
-    """
     module = importlib.import_module(COMMANDS[name][0])
     parser = ReplayParser(f"{PROGRAM} {name}")
     module.add_arguments(parser)
@@ -185,9 +160,9 @@ def _parser(name: str) -> tuple[Any, ReplayParser]:
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of all commands, for `fetchgate completion`. A key is the words before the options.
+    """Return the parsers of all commands by the words before the options, for `fetchgate completion`.
 
-    If the libraries of a command are not installed, the result does not have this command.
+    Commands whose libraries are not installed are left out.
     """
     found: dict[str, argparse.ArgumentParser] = {"replay": _overview_parser()}
     for name in COMMANDS:
@@ -228,12 +203,9 @@ def _overview_parser() -> ReplayParser:
 
 
 def _missing(error: ModuleNotFoundError) -> int:
-    """Report how to install a missing library.
-
-    If the missing module is not an optional library, raise the error again: it is a defect of fetchgate.
-    """
     name = (error.name or "").partition(".")[0]
     if name not in _EXTRAS:
+        # It is not an optional library, so this is a defect of fetchgate.
         raise error
     sys.stderr.write(
         f"{PROGRAM}: {name} is not installed; in fetchgate's source folder: "

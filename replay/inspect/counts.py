@@ -38,7 +38,6 @@ class ApiCounts:
     versions: Counter[int] = field(default_factory=Counter)
 
     def add(self, exchange: Exchange) -> None:
-        """Add an exchange to the counts."""
         self.requests += exchange.request_bytes > 0
         self.responses += exchange.response_bytes > 0
         self.request_bytes += exchange.request_bytes
@@ -56,18 +55,17 @@ class FetchCounts:
     """The number of fetches of each kind: full (epoch 0), incremental (epoch > 0), sessionless (epoch -1
     without a session id), close (epoch -1 with a session id)."""
     least: int = -1
-    """The lowest number of partitions in a fetch. -1 if no fetch could be read."""
+    """The fewest partitions in a fetch. -1 if no fetch could be read."""
     most: int = 0
     partitions: int = 0
-    """The sum of the numbers of partitions in all fetches that could be read."""
+    """Those of all fetches that could be read, added up."""
     replicas: int = 0
-    """The number of fetches of brokers and controllers, of all fetches that could be read."""
+    """Fetches of brokers and controllers that could be read."""
     unread: int = 0
-    """The number of fetches that were not captured completely, or that could not be parsed. Fetch versions
-    that the gateway does not parse are among them."""
+    """Fetches that were not captured completely, or could not be parsed. Fetch versions that the gateway does
+    not parse are among them."""
 
     def add(self, exchange: Exchange) -> None:
-        """Add a fetch request to the counts."""
         listed = _listed(exchange)
         if listed is None:
             self.unread += 1
@@ -97,7 +95,7 @@ class ConnectionCounts:
 
     @property
     def unpaired_responses(self) -> int:
-        """The number of responses whose request was not captured."""
+        """Responses whose request was not captured."""
         return self.keys[UNSEEN].responses if UNSEEN in self.keys else 0
 
     @property
@@ -114,7 +112,6 @@ class ConnectionCounts:
         return 0 < self.fetch.replicas == self.fetch.kinds.total()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the counts as plain values, for JSON."""
         end = dataclasses.asdict(self.end)
         end["topics"] = sorted(self.end.topics.values())
         fetch = _plain(self.fetch)
@@ -136,17 +133,12 @@ class OtherConnections:
 
 
 class Inspection:
-    """All counts: those of files, and those of the exchanges and connections that `Connections` returns.
-
-    Args:
-        ports: the ports of --port.
-    """
+    """All counts: those of files, and those of the exchanges and connections that `Connections` returns."""
 
     def __init__(self, ports: frozenset[int] = frozenset()) -> None:
         self._ports = ports
         self.files: dict[str, FileCounts] = {}
         self.connections: list[ConnectionCounts] = []
-        """The connections that speak Kafka."""
         self.others: dict[str, OtherConnections] = {}
         """The connections that were not read as Kafka, by the reason."""
         self._decrypted = 0
@@ -154,7 +146,6 @@ class Inspection:
         self.sides = GatewaySides()
 
     def add(self, event: Exchange | ConnectionEnd) -> None:
-        """Add an exchange, or the end of a connection, to the counts."""
         counts = self._open.get(event.connection)
         if isinstance(event, ConnectionEnd):
             self._decrypted += event.tls_bytes > 0
@@ -181,14 +172,7 @@ class Inspection:
             counts.authenticated |= captured > REQUEST_START_BYTES + 2 + len(event.client_id.encode())
 
     def add_others(self, reason: str, connections: int, size: int = 0, port: str = "") -> None:
-        """Add connections that were not read as Kafka.
-
-        Args:
-            reason: see `ConnectionEnd.reason`.
-            connections: their number.
-            size: the bytes of their payload.
-            port: the port of the broker, if there is payload.
-        """
+        """Add connections that were not read as Kafka, for this `ConnectionEnd.reason`."""
         others = self.others.setdefault(reason or "no whole frame", OtherConnections())
         others.connections += connections
         if size:
@@ -196,7 +180,6 @@ class Inspection:
             others.ports[port] += size
 
     def add_file(self, counts: FileCounts) -> None:
-        """Add the counts of a file or of a part of it."""
         if counts.file in self.files:
             self.files[counts.file].add(counts)
         else:
@@ -242,21 +225,17 @@ class Inspection:
         return bool(fetching) and all(counts.of_replicas for counts in fetching)
 
     def fetches(self) -> int:
-        """Return the number of fetch requests."""
         return sum(
             counts.keys[ApiKey.FETCH].requests for counts in self.kafka() if ApiKey.FETCH in counts.keys
         )
 
     def cut_fetches(self) -> int:
-        """Return how many fetches were captured only in part, or could not be parsed.
-
-        Fetches of versions that the gateway does not parse are not among them: `measure` counts them as they
-        are.
-        """
+        """Return how many fetches were captured only in part, or could not be parsed."""
         unread = sum(counts.fetch.unread for counts in self.connections)
         versions = (
             counts.keys[ApiKey.FETCH].versions for counts in self.kafka() if ApiKey.FETCH in counts.keys
         )
+        # `measure` counts fetches of versions that the gateway does not parse as they are.
         return unread - sum(
             count for each in versions for version, count in each.items() if version not in LAYOUTS
         )
@@ -284,18 +263,13 @@ class Inspection:
         )
 
     def unread(self) -> Counter[str]:
-        """Return how many packets are not read although they may carry TCP, by protocol."""
         return unread_packets(self.files.values())
 
     def packets(self) -> int:
-        """Return the number of packets in all files."""
         return sum(counts.packets for counts in self.files.values())
 
     def encrypted(self) -> str:
-        """Return how many TLS connections were decrypted, and the reasons why the rest was not.
-
-        Return "" without a key log.
-        """
+        """Return how many TLS connections were decrypted, and why others were not; "" without a key log."""
         others = {
             reason: others.connections for reason, others in self.others.items() if reason in reasons.ALL
         }
@@ -308,7 +282,6 @@ class Inspection:
                 yield name, problem
 
     def as_json(self) -> dict[str, Any]:
-        """Return all counts as one JSON object."""
         kafka = self.kafka()
         brokers = Counter(counts.end.broker for counts in kafka)
         files = list(self.files.values())
@@ -341,10 +314,7 @@ def _plain(counts: ApiCounts | FetchCounts) -> dict[str, Any]:
 
 
 def _listed(exchange: Exchange) -> tuple[int, str, bool] | None:
-    """Return the number of partitions that a fetch lists, its kind, and whether it is a replica's.
-
-    Return None if the fetch was not captured completely, or can't be parsed.
-    """
+    """Return a fetch's number of partitions, its kind, and whether it is a replica's. None if unreadable."""
     frame, version = exchange.request, exchange.api_version
     layout = LAYOUTS.get(version)
     if exchange.request_missing or layout is None:
@@ -366,10 +336,7 @@ def _listed(exchange: Exchange) -> tuple[int, str, bool] | None:
 
 
 def _count(frame: bytes, body: int, layout: FetchLayout) -> int:
-    """Count the partitions in a consumer's fetch that has topic ids, no tags and no forgotten partitions.
-
-    Return -1 for any other fetch.
-    """
+    """Count the partitions in a consumer's fetch with topic ids, but no tags or forgotten ones. Else -1."""
     if not layout.topic_ids or (layout.request_limits and not frame.startswith(_CONSUMER, body)):
         return -1
     topics, at = read_compact_count(frame, body + layout.request_head)

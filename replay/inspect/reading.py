@@ -74,7 +74,6 @@ class _Progress:
             self._bar.stop()
 
     def advance(self, size: int) -> None:
-        """Note that `size` more bytes were read."""
         self._done += size
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=min(self._done, self._total))

@@ -21,18 +21,14 @@ _WIDTH: Final = 160
 _BROAD: Final = 140
 """In narrower terminals, each connection has several lines, and bytes are rounded."""
 _SHOWN: Final = 40
-"""The maximum number of connections in the table. The JSON has all connections."""
+"""How many connections are in the table. The JSON has all of them."""
 _PORTS: Final = 5
-"""The maximum number of ports in the advice for --port."""
 
 
 def show(inspection: Inspection, console: Console | None = None, *, measure: str = "") -> None:
     """Print a verdict, tables of the files, the requests and the connections, and the next step.
 
-    Args:
-        inspection: the counts to show.
-        console: the output.
-        measure: the command that measures the same captures.
+    `measure` is the command that measures the same captures.
     """
     out = console or Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     broad = out.width >= _BROAD
@@ -156,7 +152,6 @@ def _fetch_versions(counts: ConnectionCounts) -> str:
 
 
 def _span(counts: ConnectionCounts) -> str:
-    """Return the lowest and the highest number of partitions in fetches; "" if there is no fetch."""
     fetch = counts.fetch
     span = f"{fetch.least}" if fetch.least == fetch.most else f"{fetch.least}-{fetch.most}"
     return span if fetch.kinds else ""

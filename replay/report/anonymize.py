@@ -1,10 +1,8 @@
 """Replaces the names in a report by stable pseudonyms, so that it can be shown to others.
 
-A pseudonym is a keyed hash of the name and of its kind (client, topic, ...). So a name has the same pseudonym
-in all reports that were made with the same key, and these reports can be compared.
-
-Pseudonyms do not show the names. But without a secret key, anybody can guess a name, hash it and search for
-the hash. Addresses and common topic names are easy to guess. A secret key prevents this.
+A pseudonym is a keyed hash of the name and of its kind (client, topic, ...). So reports that were made with
+the same key can be compared. Without a secret key, anybody can guess a name (addresses and common topic names
+are easy to guess), hash it and search for the hash.
 
 Ports, software and its versions, times, and counts of bytes and partitions stay as they are. Somebody who
 knows the traffic may recognise it by them.
@@ -43,15 +41,10 @@ _ENDPOINT: Final = re.compile(r"(?P<host>\[[^\]]*\]|[^\s:\[\]]+):(?P<port>\d+)")
 
 
 def anonymize(report: Report, key: bytes = b"") -> Report:
-    """Replace client ids, groups, topic names, hosts, racks and file names by pseudonyms.
+    """Return the report with pseudonyms for client ids, groups, topics, hosts, racks and file names.
 
-    Args:
-        report: the report object. It is not changed.
-        key: a secret of at most `MAX_KEY` bytes. Somebody who does not know it can't test guessed names.
-            Reports with the same key can be compared.
-
-    Returns:
-        A report with pseudonyms. Everything else is equal.
+    `key` is a secret of at most `MAX_KEY` bytes. Somebody who does not know it can't test guessed names.
+    Reports with the same key can be compared.
     """
     return _Pseudonyms(key).report(report)
 
@@ -92,18 +85,15 @@ class _Pseudonyms:
         return made
 
     def _name(self, kind: str, name: str) -> str:
-        """Return a pseudonym such as "client-k7m2qx5p"; "" for "".
-
-        It has 40 bits, so two names hardly ever have the same one.
-        """
+        """Return a pseudonym such as "client-k7m2qx5p"; "" for ""."""
         if not name:
             return ""
         text = name.encode(errors="surrogatepass")
+        # 40 bits: two names hardly ever have the same pseudonym.
         digest = blake2b(text, key=self._key, person=kind.encode(), digest_size=5).digest()
         return f"{kind}-{b32encode(digest).decode().lower()}"
 
     def _endpoints(self, text: str) -> str:
-        """Replace the host in each host:port of a text."""
         return _ENDPOINT.sub(lambda match: f"{self._host(match['host'])}:{match['port']}", text)
 
     def _host(self, host: str) -> str:

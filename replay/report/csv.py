@@ -1,15 +1,13 @@
 """The report as one CSV table: a row for the total, and for each client, topic, broker and connection.
 
-If a rack is known, rows on zones and their columns come last (`ZONE_COLUMNS`).
+The column `by` has the kind of the row. A row of the kind passed has those fetches of a client that did not
+use a session for a certain reason. Add up only rows of the same kind: the rows of each kind together have all
+the bytes, except connection rows (only the largest) and passed rows. If a rack is known, rows on zones and
+their columns come last (`ZONE_COLUMNS`).
 
-The column `by` has the kind of the row: total, client, topic, broker, connection or passed. A row of the kind
-passed has those fetches of a client that did not use a session for a certain reason.
-
-Add up only rows of the same kind, because the rows of each kind together have all the bytes. (There are two
-exceptions: connection rows exist only for the largest connections, and passed rows have only the fetches that
-did not use a session.) The names of the other columns come from the fields of the report object:
-`actual_request_bytes` is `fetch.actual.request_bytes`. A column that does not apply is empty. The format is
-RFC 4180: UTF-8, comma, CRLF, names in the first row.
+The names of columns come from the fields of the report object: `actual_request_bytes` is
+`fetch.actual.request_bytes`. A column that does not apply is empty. The format is RFC 4180: UTF-8, comma,
+CRLF, names in the first row.
 """
 
 import csv
@@ -59,11 +57,8 @@ FIGURES: Final = (
     "saved_bytes",
     "saved_ratio",
 )
-"""The columns with figures.
-
-`predicted_bytes` is sessions + (actual - eligible), for both directions together. A `saved_ratio` of 0.5
-means that half of the bytes are saved.
-"""
+"""The columns with figures. `predicted_bytes` is sessions + (actual - eligible), for both directions
+together. A `saved_ratio` of 0.5 means that half of the bytes are saved."""
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """The characters with which a formula can begin, in plain and in full-width form."""
 MORE: Final = (
@@ -101,12 +96,8 @@ ZONE_COLUMNS: Final = (
 def render(report: Report) -> str:
     """Return the report as CSV text.
 
-    Args:
-        report: the report object.
-
-    Returns:
-        The text. Write it as UTF-8 without translation of line ends. Names from clients and brokers are
-            printable. If a spreadsheet would take a name for a formula, an apostrophe is put before the name.
+    Write it as UTF-8 without translation of line ends. Names from clients and brokers are printable. If a
+    spreadsheet would take a name for a formula, an apostrophe is put before the name.
     """
     zones = report.get("zones")
     columns = COLUMNS if zones is None else (*COLUMNS, *ZONE_COLUMNS)

@@ -122,13 +122,7 @@ _OF_METADATA: Final[_Advice] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DailyRate:
-    """Converts counted bytes to the bytes of a day and to money.
-
-    Args:
-        seconds: the captured time.
-        price_per_gb: None if unknown.
-        currency: the currency of the price, or "".
-    """
+    """Converts counted bytes to the bytes of a day and to money. The price is None if it is not known."""
 
     seconds: float
     price_per_gb: float | None = None
@@ -150,7 +144,6 @@ class OwnSidecars:
     """The sidecars of one client: one at each address where sessions save bytes of this client.
 
     Args:
-        number: how many sidecars there are.
         pay: how many of them save more than they cost, for all clients at their address together. For a
             client that stays where others wait instead, the others do not pay.
         between_zones: whether zones are known, so that `pay` is of bytes between zones alone.
@@ -183,19 +176,13 @@ def decide(
 ) -> Decision:
     """Return the contents of the report's first lines.
 
-    Args:
-        fetch: all fetches.
-        reason: why nothing is saved, see `why`.
-        clients: the rows by client.
-        rate: the captured time, and the price.
-        policy: the policy of these figures, see `Report.policy`.
-        next_step: advice for a capture without fetches.
-        sidecars: the sidecars of each client. None if their cost is not known.
-        zoned: whether zones are known, so that not each byte may cost money.
-        twice: whether both sides of a gateway were captured, so that fetches count twice.
-        different_hosts: what would be saved if the captures are of different hosts. A client's money is then
-            left out: divided by the time of all captures, it would be too little. With a price there is no
-            advice, because money may decide otherwise for each capture alone.
+    `reason` is that of `why`, and `next_step` is for a capture without fetches. `sidecars` is None if their
+    cost is not known. If zones are known (`zoned`), not each byte may cost money. If both sides of a gateway
+    were captured (`twice`), fetches count twice.
+
+    If the captures may be of different hosts, a client's money is left out: divided by the time of all
+    captures, it would be too little. With a price there is no advice then, because money may decide otherwise
+    for each capture alone.
     """
     known = saving_known(reason)
     own = rate if different_hosts is None else replace(rate, price_per_gb=None)
@@ -219,14 +206,7 @@ def decide(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureApart:
-    """A capture that may be of another host than the others.
-
-    Args:
-        seconds: its captured time.
-        fetch_bytes: all of its fetch bytes.
-        saved_bytes: what sessions save of them.
-        addresses: the addresses of its clients.
-    """
+    """A capture that may be of another host than the others, and what sessions save of its fetch bytes."""
 
     seconds: float
     fetch_bytes: int
@@ -237,13 +217,7 @@ class CaptureApart:
 def add_up_hosts(
     apart: Sequence[CaptureApart], rate: DailyRate, *, sidecars_priced: bool = False
 ) -> DifferentHosts | None:
-    """Add up captures as those of different hosts. None if there is only one, or one is too short.
-
-    Args:
-        apart: the captures.
-        rate: the price.
-        sidecars_priced: whether sidecars have a price.
-    """
+    """Add up captures as those of different hosts. None if there is only one, or one is too short."""
     if len(apart) < 2 or any(one.seconds < LEAST for one in apart):
         return None
     rates = [(replace(rate, seconds=one.seconds), one) for one in apart]
@@ -333,7 +307,6 @@ def client_key(client: ClientRow | ToDo) -> ClientKey:
 
 
 def _of_a_day(saved: int, rate: DailyRate, *, zoned: bool) -> str:
-    """Say what a saving is in a day and, with a price, in a month."""
     day, month = rate.day(saved), rate.month(saved)
     words = f", {estimated_size(day, rate.seconds)} a day" if day is not None else ""
     if month is None:
@@ -358,7 +331,6 @@ def _instead(found: ToDo, action: Action, words: str) -> ToDo:
 
 
 def _where_it_pays(own: OwnSidecars, policy: str) -> str:
-    """Return the beginning of the advice for a client for which sessions save bytes."""
     # A gateway makes no session for each connection, so that figure is not what it would save.
     gateway = "a gateway" if policy == "gateway" else "a session for each connection"
     if own.number and not own.pay:
@@ -382,7 +354,6 @@ def _do_not_pay(own: OwnSidecars) -> str:
 
 
 def _if_not_later(own: OwnSidecars, policy: str, by_gateway: str) -> str:
-    """Advise what to do if records must not come later: a gateway, where its sidecars pay."""
     if own.number and not own.pay:
         return f"If they must not, leave it as it is: its {_do_not_pay(own)}, see Net."
     cost = f", less the cost of its {'sidecar' if own.number == 1 else 'sidecars'}" if own.number else ""
@@ -390,12 +361,10 @@ def _if_not_later(own: OwnSidecars, policy: str, by_gateway: str) -> str:
 
 
 def _within(sentence: str) -> str:
-    """Return a sentence for the middle of another one."""
     return sentence[:1].lower() + sentence[1:]
 
 
 def _wait(client: ClientRow, rate: DailyRate, saved: int, *, zoned: bool) -> str:
-    """Advise to fetch more records in fewer fetches, and say what this saves and costs."""
     now = client["fetch"]["actual"]["requests"] / _seconds(client, rate.seconds)
     return (
         f"Raise {_settings(client, rate.seconds)}: {_WAITING:.0f} "
@@ -406,11 +375,8 @@ def _wait(client: ClientRow, rate: DailyRate, saved: int, *, zoned: bool) -> str
 
 
 def _in_either_way(by_gateway: str, settings_: str, saves: str, *, free_first: bool) -> str:
-    """Say what fetching more records in fewer fetches saves, beside a gateway.
-
-    Without prices the free way comes first, as in the report's conclusion.
-    """
     later = f"{1 / _WAITING:g} s later"
+    # Without prices the free way comes first, as in the report's conclusion.
     if free_first:
         wait = f"If records may come up to {later}, raise {settings_}: that would save {saves} (modelled)"
         return f"{wait} and costs nothing. If not, {_within(by_gateway)}"
@@ -419,7 +385,6 @@ def _in_either_way(by_gateway: str, settings_: str, saves: str, *, free_first: b
 
 
 def _settings(client: ClientRow, captured: float) -> str:
-    """Return the settings of this client with which a fetch waits for more records."""
     # No fetch may be full earlier, also if twice as many records come as on average.
     most = 2 * client["fetch"]["actual"]["record_bytes"] / (_WAITING * _seconds(client, captured))
     min_bytes = max(_MIN_BYTES, 1 << (int(most) + 1).bit_length())
@@ -427,21 +392,12 @@ def _settings(client: ClientRow, captured: float) -> str:
 
 
 def _seconds(client: ClientRow, captured: float) -> float:
-    """Return how long a client's connections fetched, all together.
-
-    Only the time of these connections counts, because other files may cover a longer time. Gaps in the
-    capture do not count.
-    """
+    """Return how long a client's connections fetched. Other files, and gaps in the capture, do not count."""
     return min(client["connection_seconds"], client["connections"] * captured)
 
 
 def saved_by_waiting_alone(clients: Iterable[ClientRow], seconds: float) -> dict[ClientKey, int]:
-    """Model what ``fetch.min.bytes`` would save without sessions, by client. 0 where it is not advised.
-
-    Args:
-        clients: the clients.
-        seconds: the captured time.
-    """
+    """Model what ``fetch.min.bytes`` would save without sessions, by client. 0 where it is not advised."""
     found = {
         client_key(client): (_saved_alone(client, seconds), actual_bytes(client["fetch"]))
         for client in clients
@@ -500,7 +456,6 @@ def conclusion(report: Report) -> str:
 
 
 def _by_money(net: Net, advised: Mapping[Action, list[ClientRow]]) -> str:
-    """Say which way leaves more money for which clients."""
     ways = {"a gateway": advised["gateway"], "fetch.min.bytes": advised["fetch.min.bytes"]}
     wins = ", and ".join(f"{way} wins for {_names(clients)}" for way, clients in ways.items() if clients)
     text = (
@@ -544,12 +499,10 @@ def _whole(clients: Iterable[ClientRow]) -> int:
 
 
 def _by_gateway(clients: Collection[ClientRow]) -> str:
-    """Return the part of these clients' bytes that sessions save."""
     return percent(sum(client["fetch"]["saved_bytes"] for client in clients) / _whole(clients))
 
 
 def _no_prices(money: Money | None) -> list[str]:
-    """Return the options for a net sum that were not given."""
     price = [] if money else ["--price-per-gb"]
     currency = [] if money and money["currency"] else ["--currency"]
     return [*price, *currency, "--sidecar-cost"]
@@ -563,12 +516,8 @@ def _names(clients: Iterable[ClientRow]) -> str:
 def _saved_by_waiting(client: ClientRow, captured: float, whole: int) -> int:
     """Model what a client would save if its fetches waited longer: fewer fetches with the same records.
 
-    0 if too little time was captured to know how often it fetches.
-
-    Args:
-        client: the client.
-        captured: the captured seconds.
-        whole: the bytes of its fetches, with or without sessions.
+    0 if too little time was captured to know how often it fetches. `whole` are its fetch bytes, with or
+    without sessions.
     """
     fetch = client["fetch"]
     requests = fetch["actual"]["requests"]
@@ -581,7 +530,6 @@ def _saved_by_waiting(client: ClientRow, captured: float, whole: int) -> int:
 
 
 def _advice(client: ClientRow) -> _Advice:
-    """Return advice for a client for which sessions save next to nothing."""
     fetch, reason = client["fetch"], main_reason(client["passed"])
     whole = actual_bytes(fetch)
     records = fetch["actual"]["record_bytes"]

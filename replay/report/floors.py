@@ -9,20 +9,16 @@ HOW: Final = (
     "the records of a connection arrive evenly in its captured time; a fetch ends when it has enough bytes, "
     "or when its wait is over"
 )
-"""How the figures are computed."""
 
 
 def fetches_left(fetches: int, seconds: float, *, wait: float, filled: float = 0.0) -> float:
-    """Return how many fetches are left if each waits for records.
+    """Return how many fetches are left if each waits for records, at most `wait` seconds.
 
     A fetch ends when it has got enough records, or when it has waited. If the records of a connection arrive
     evenly, its fetches end in one of these two ways. There are never more than without waiting.
 
-    Args:
-        fetches: how many there are.
-        seconds: the time of the connections on which they were sent, all together.
-        wait: how long a fetch waits at most, in seconds.
-        filled: how many fetches get enough records before this time. 0 if this is never enough.
+    `seconds` is the time of their connections, all together. `filled` is how many fetches get enough records
+    before this time. 0 if this is never enough.
     """
     return min(fetches, max(seconds / wait, filled))
 

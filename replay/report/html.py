@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 ROWS: Final = 50
-"""The maximum number of rows in a table by client, topic, broker or connection, counted as in `terminal`. A
-table of connections has no row that adds up the rest."""
+"""The most rows in a table by client, topic, broker or connection, counted as in `terminal`. A table of
+connections has no row that adds up the rest."""
 PROBLEMS: Final = 20
 _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:[kMGTP]?B|%|ms|s|min|h|d|[A-Z]{3})(?!\w))")
 """A space between a figure and its unit, or a currency such as USD."""
@@ -73,14 +73,7 @@ SLOT_PLOTS: Final = 1
 
 
 def render(report: Report) -> str:
-    """Build the page.
-
-    Args:
-        report: the report object.
-
-    Returns:
-        The contents of the HTML file, to be written as UTF-8.
-    """
+    """Build the page, to be written as UTF-8."""
     fetches = report["fetch"]["actual"]["requests"] > 0
     return (
         environment()
@@ -162,7 +155,6 @@ def _zone_tables(found: ZonesReport) -> dict[str, Any]:
 
 
 def _fetches(report: Report) -> dict[str, Any]:
-    """Return the values that the page shows about fetches, without the tables."""
     stretches = report["time"]["stretches"]
     over_time = report["over_time"]
     return {
@@ -210,7 +202,6 @@ def _zone_words(report: Report) -> dict[str, str]:
 
 
 def _cards(report: Report) -> list[tuple[str, str]]:
-    """Return the most important figures of the report, each with its label and the captured time."""
     fetch = report["fetch"]
     saved, ratio = fetch["saved_bytes"], fetch["saved_ratio"]
     dearer, seconds = saved < 0, report["time"]["captured_seconds"]
@@ -229,7 +220,6 @@ def _cards(report: Report) -> list[tuple[str, str]]:
 
 
 def _net_card(net: Net | None) -> list[tuple[str, str]]:
-    """Return the figure of what is left of the saving, if sidecars have a price and are needed."""
     if net is None or not net["sidecars"]:
         return []
     between, seconds = net["between_zones"], net["captured_seconds"]
@@ -250,7 +240,6 @@ def _slots_in_short(report: Report) -> str:
 
 
 def _limits_in_short(report: Report) -> str:
-    """Say that no limit has an effect; "" if one has."""
     found = report["limits"]
     return "" if found["over_limit"] or found["starved"] else "no response above, no partition starved"
 
@@ -274,7 +263,6 @@ def _drawn(plot: Callable[[int], Markup]) -> Markup:
 
 
 def _slots_over_time(report: Report) -> Iterator[tuple[str, Markup]]:
-    """Draw the use of slots over time, for the brokers that need the most slots."""
     brokers = sorted(report["slots"], key=lambda row: -row["requested_at_once"])[:SLOT_PLOTS]
     for row in brokers:
         if row["over_time"]:

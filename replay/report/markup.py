@@ -9,16 +9,10 @@ __all__ = ["Markup", "element", "joined"]
 
 
 def element(name: str, /, *children: str | Iterable[Markup], **attributes: str | float) -> Markup:
-    """Build an element.
+    """Build an element. Children are text (escaped), `Markup` (not escaped), or several `Markup`.
 
-    Args:
-        name: the tag.
-        children: text (escaped), `Markup` (not escaped), or several `Markup`.
-        attributes: values are escaped, and empty ones left out. `class_` becomes class, and `_` in a name
-            becomes a hyphen.
-
-    Returns:
-        The element, with its end tag.
+    Values of attributes are escaped, and empty ones left out. `class_` becomes class, and `_` in a name
+    becomes a hyphen.
     """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'

@@ -28,20 +28,19 @@ Action: TypeAlias = Literal[
     "measure alone",
     "leave",
 ]
-"""The kinds of advice for a client."""
 
 
 class Actual(TypedDict):
     """The fetches as captured."""
 
     requests: int
-    """The number of requests, with or without a captured response."""
+    """With or without a captured response."""
     responses: int
-    """The number of responses whose request was captured."""
+    """Those whose request was captured."""
     request_bytes: int
     response_bytes: int
     record_bytes: int
-    """The bytes in the `records` fields. `response_bytes` includes them."""
+    """Those in the `records` fields. `response_bytes` includes them."""
     partitions_requested: int
     partitions_answered: int
 
@@ -71,7 +70,7 @@ class SessionsReport(TypedDict):
     close_bytes: int
     """Bytes of fetches that close a session, both directions."""
     repair_bytes: int
-    """The bytes, in both directions, of fetches that are sent again after a session was lost."""
+    """Bytes of fetches that are sent again after a session was lost, both directions."""
 
 
 class FetchReport(TypedDict):
@@ -81,7 +80,7 @@ class FetchReport(TypedDict):
     eligible: Eligible
     sessions: SessionsReport
     saved_bytes: int
-    """The saved bytes in both directions: eligible - sessions. Negative if sessions would have cost more."""
+    """eligible - sessions, both directions. Negative if sessions would have cost more."""
     saved_ratio: float
     """saved_bytes / all actual fetch bytes of the row; 0.0 if there are none."""
 
@@ -90,9 +89,9 @@ class Problem(TypedDict):
     """A part of the input that could not be read. If there is any, the exit code is 3, or 1."""
 
     file: str
-    """The file as the user named it; "" if the problem is not about one file."""
+    """As the user named it; "" if the problem is not about one file."""
     problem: str
-    """The description of the problem for people, in one line and without the file's name."""
+    """For people, in one line and without the file's name."""
 
 
 class Input(TypedDict):
@@ -102,21 +101,19 @@ class Input(TypedDict):
     bytes: int
     packets: int
     connections: int
-    """The number of connections that speak Kafka."""
+    """Those that speak Kafka."""
     copied_connections: int
-    """The number of further connections that were left out: they are copies of others, captured after NAT."""
+    """Further ones that were left out: they are copies of others, captured after NAT."""
     exchanges: int
     gaps: int
     unpaired_requests: int
     unpaired_responses: int
     decrypted_connections: int
-    """The number of TLS connections that a key log decrypted. All figures are about their decrypted
-    contents."""
+    """TLS connections that a key log decrypted. All figures are about their decrypted contents."""
     encrypted_connections: dict[str, int]
-    """The number of TLS connections that could not be decrypted, or only in part, by reason."""
+    """TLS connections that could not be decrypted, or only in part, by reason."""
     unread_packets: dict[str, int]
-    """The number of packets that are not read although they may carry TCP, by protocol. IP fragments are
-    among them."""
+    """Packets that are not read although they may carry TCP, and IP fragments, by protocol."""
     clocks_apart_seconds: float
     """The smallest distance of two clocks, one for each direction of a connection, that explains the captured
     times. The largest value of all connections is given; 0 if it is below 1 ms, which queues may explain."""
@@ -147,10 +144,9 @@ class Time(TypedDict):
     first: str
     last: str
     captured_seconds: float
-    """The captured time in seconds: the sum of `stretches`."""
+    """The sum of `stretches`."""
     stretches: list[Stretch]
-    """The intervals in which packets were captured, in order. Nothing was captured between two intervals,
-    because of gaps between files, or because captures were joined."""
+    """In order. Nothing was captured between two of them: a gap between files, or captures were joined."""
 
 
 class Bucket(TypedDict):
@@ -159,7 +155,6 @@ class Bucket(TypedDict):
     time: str
     """The start of the period, ISO 8601 in UTC."""
     seconds: float
-    """The length of the period in seconds."""
     actual_bytes: int
     predicted_bytes: int
 
@@ -191,11 +186,10 @@ class ReadableReport(TypedDict):
 
     readable_bytes: int
     unreadable_bytes: int
-    """The bytes that were lost, cut, encrypted or not Kafka. Readable and unreadable bytes add up to all
-    bytes."""
+    """Lost, cut, encrypted or not Kafka. Readable and unreadable bytes add up to all bytes."""
     left_out_bytes: int
-    """The bytes of record contents that were not captured, for example with `--capture-records no`. No figure
-    needs these bytes, and no other sum here includes them."""
+    """Contents of records that were not captured, for example with `--capture-records no`. No figure needs
+    these bytes, and no other sum here includes them."""
     ratio: float
     """readable_bytes / all bytes; 1.0 if there are no bytes."""
     by_reason: dict[str, int]
@@ -207,7 +201,7 @@ class NotEligible(TypedDict):
 
     exchanges: int
     bytes: int
-    """The bytes of the fetches in both directions."""
+    """In both directions."""
 
 
 class Passed(TypedDict):
@@ -215,7 +209,7 @@ class Passed(TypedDict):
 
     exchanges: int
     bytes: int
-    """The bytes of the fetches as captured, in both directions."""
+    """As captured, in both directions."""
 
 
 class ToDo(TypedDict):
@@ -237,7 +231,7 @@ class ToDo(TypedDict):
     advice_saves_money_per_month: float | None
     """The price of it in 30 days. None as for `money_per_month`."""
     sentence: str
-    """The advice for people, in one sentence. It does not name the client."""
+    """For people. It does not name the client."""
 
 
 class DifferentHosts(TypedDict):
@@ -309,8 +303,8 @@ class TopicRow(TypedDict):
     """
 
     topic: str | None
-    """The topic's name. If no captured Metadata response has the name, this is the topic id as Kafka writes
-    it. None in the row with the rest of each frame."""
+    """If no captured Metadata response has the name, the topic id as Kafka writes it. None in the row with
+    the rest of each frame."""
     fetch: FetchReport
 
 
@@ -318,7 +312,7 @@ class BrokerRow(TypedDict):
     """The figures of one broker."""
 
     broker: str
-    """The broker's address: host:port."""
+    """host:port"""
     connections: int
     fetch: FetchReport
     passed: dict[str, Passed]
@@ -328,8 +322,7 @@ class ConnectionRow(TypedDict):
     """One of the connections with the most fetch bytes."""
 
     connection: str
-    """The connection, for example "client host:port > broker host:port #n". n numbers the connections with
-    the same ports."""
+    """For example "client host:port > broker host:port #n". n numbers the connections with the same ports."""
     client: str
     broker: str
     client_id: str
@@ -353,7 +346,7 @@ class SlotsNeeded(TypedDict):
     """The start of the period, ISO 8601 in UTC. Periods without a change are left out: the last value
     continues."""
     needed: int
-    """The largest number of sessions that exist at the same time in this period."""
+    """The most sessions that exist at the same time in this period."""
 
 
 class SlotsRow(TypedDict):
@@ -361,16 +354,15 @@ class SlotsRow(TypedDict):
 
     broker: str
     sessions_at_once: int
-    """The largest number of sessions that had a slot at the same time."""
+    """The most sessions that had a slot at the same time."""
     requested_at_once: int
-    """The largest number of sessions at the same time, if there were slots for all sessions."""
+    """The most sessions at the same time, if there were slots for all of them."""
     slots: int
     evictions: int
     refused: int
-    """The number of sessions that the broker did not create, because no slot was free and no session could be
-    evicted."""
+    """Sessions that the broker did not create: no slot was free, and no session could be evicted."""
     over_time: list[SlotsNeeded]
-    """The number of needed slots over time. The list has at most 120 entries."""
+    """At most 120 entries."""
 
 
 class LimitFigures(TypedDict):
@@ -378,16 +370,16 @@ class LimitFigures(TypedDict):
 
     responses: int
     largest_record_bytes: int
-    """The size of the records in the largest response, in bytes."""
+    """Those in the largest response."""
     over_limit: int
-    """The number of responses with more record bytes than the limit. A broker can exceed the limit only with
-    the first batch of a response."""
+    """Responses with more record bytes than the limit. A broker can exceed the limit only with the first
+    batch of a response."""
     over_limit_bytes: int
-    """The bytes above the limit, added up over all responses."""
+    """Those above the limit, added up over all responses."""
     starved: int
     """How often a partition starved: it had records but got none, while other partitions got some."""
     starved_seconds: float
-    """How long partitions starved, in total, in seconds."""
+    """In total."""
 
 
 class LimitsRow(LimitFigures):
@@ -406,21 +398,19 @@ class StarvedRow(TypedDict):
 
     client_id: str
     broker: str
-    """The broker's address: host:port."""
+    """host:port"""
     topic: str
-    """The topic's name. If no captured Metadata response has the name, this is the topic id as Kafka writes
-    it."""
+    """As in `TopicRow`."""
     partition: int
     since: str
-    """The start of the time span, ISO 8601 in UTC."""
+    """ISO 8601 in UTC."""
     seconds: float
     """The seconds until the partition got records, had no more records, had an error, or was not fetched any
     more. If this was not captured: until the last response in which the partition starved."""
     responses: int
-    """The number of responses that brought records of other partitions in this time."""
+    """Those that brought records of other partitions in this time."""
     behind: int
-    """The largest lag of the starved partition in offsets: from its fetch offset to the end of the readable
-    log."""
+    """The largest lag of the partition: from its fetch offset to the end of the readable log."""
 
 
 class LimitsReport(LimitFigures):
@@ -440,17 +430,16 @@ class FloorFigures(TypedDict):
     """
 
     requests: int
-    """The number of captured requests."""
+    """As captured."""
     fewer_requests: int
     """How many of them there would be fewer."""
     saved_bytes: int
     """The bytes of these requests and of their responses, without records. They are those with sessions, so
     that this saving comes on top of `FetchReport.saved_bytes`."""
     later_seconds: float
-    """The time by which records would come later on average, in seconds. Only records of connections on which
-    min_bytes is raised count."""
+    """On average, of records of connections on which min_bytes is raised."""
     later_at_most_seconds: float
-    """The longest time by which a record would come later, in seconds."""
+    """The longest time by which a record would come later."""
 
 
 class FloorsRow(FloorFigures):
@@ -471,7 +460,6 @@ class FloorsReport(FloorFigures):
     by_client: list[FloorsRow]
     """A row for each row of `Report.by_client`, in the same order."""
     how: str
-    """How the figures were computed, in one sentence."""
 
 
 class SpreadShare(TypedDict):
@@ -497,29 +485,27 @@ class CooperativeRow(TypedDict):
     """
 
     group: str | None
-    """The consumer group. None if the group of the clients is unknown, or if they have several groups."""
+    """None if the group of the clients is unknown, or if they have several groups."""
     client_id: str | None
-    """The client id. None if the group is known."""
+    """None if the group is known."""
     records: int
     bytes: int
-    """The size of the records without compression, in bytes."""
+    """Without compression."""
     records_without_key: int
-    """The number of records without a key. These records are spread evenly over the members, by offset."""
+    """They are spread evenly over the members, by offset."""
     unread_bytes: int
     """Bytes of unreadable batches and responses: cut, damaged, or older than Fetch v4 or Kafka 0.11."""
     partitions: int
-    """The number of fetched partitions, including partitions without records."""
+    """All that were fetched, with or without records."""
     shared_partitions: int
-    """The partitions of topics that have fewer partitions than the group has members. Only these partitions
-    would be shared."""
+    """Those of topics with fewer partitions than members. Only these would be shared."""
     spread: list[SpreadShare]
-    """The share of each member. Empty without records. The shares add up to 1."""
+    """Of each member. Empty without records. The shares add up to 1."""
     evenness: SpreadShare | None
     """The largest share multiplied by the number of members. The value 1 means that all shares are equal.
     None without records."""
     hottest_key: HottestKey | None
-    """The shares of the key with the most records, and of the key with the most bytes. None if no record has
-    a key. A key in two partitions counts as two keys."""
+    """None if no record has a key. A key in two partitions counts as two keys."""
     bound: float | None
     """The group is at most this many times as fast as one member, because two members never share a key. The
     value is 1 / `hottest_key.records`. If `hottest_key` is not exact, the true bound may be a little higher.
@@ -530,7 +516,7 @@ class CooperativeReport(TypedDict):
     """How evenly keys would spread over the members of cooperative groups."""
 
     members: int
-    """The number of members of a group: the value of --cooperative."""
+    """Of each group: the value of --cooperative."""
     groups: list[CooperativeRow]
     """A row for each group, and for each client id without a known group. Rows without records and unread
     bytes are left out. The rows with the most bytes are first."""
@@ -542,24 +528,21 @@ class TcpIp(TypedDict):
     bytes_actual: int
     bytes_predicted: int
     how: str
-    """How the bytes were computed, in one sentence."""
 
 
 class Money(TypedDict):
     """Modelled: the cost of the saved fetch bytes, in the currency of the price."""
 
     price_per_gb: float
-    """The price of 10^9 bytes."""
+    """Of 10^9 bytes."""
     currency: str
     """The value of --currency, "" if it is not given."""
     saved: float
-    """The money saved during the captured time."""
+    """In the captured time."""
     saved_per_month: float | None
-    """The saving in 30 days, if the traffic continued as in the capture. None if less than 5 s were
-    captured."""
+    """In 30 days, if the traffic continued as in the capture. None if less than 5 s were captured."""
     captured_per_month: float | None
-    """The price of all captured fetch bytes in 30 days, of which `saved_per_month` is a part. None if less
-    than 5 s were captured."""
+    """The price of all captured fetch bytes in 30 days. None as `saved_per_month`, which is a part of it."""
     saved_between_zones_per_month: float | None
     """The part of `saved_per_month` of connections between two known zones. None if no zone of a saved byte
     is known, or if less than 5 s were captured."""
@@ -641,7 +624,7 @@ class Net(TypedDict):
     """Modelled: what is left of the saving if sidecars have a price."""
 
     currency: str
-    """The currency of all sums: the value of --currency."""
+    """The value of --currency."""
     sidecar_cost_per_month: float
     """The price of one sidecar in a month: the value of --sidecar-cost."""
     sidecars: int
@@ -660,7 +643,6 @@ class Net(TypedDict):
     between_zones: NetBetweenZones | None
     """The sum of the saved bytes between zones alone, for one service. None if no zone of them is known."""
     captured_seconds: float
-    """The captured time, from which a month is computed."""
 
 
 class Modelled(TypedDict):
@@ -682,18 +664,17 @@ class BothSides(TypedDict):
     client_side: str
     """The address to which the gateway's clients connect: host:port."""
     broker_side: str
-    """The address of the broker: host:port."""
+    """The broker's address: host:port."""
     connections: int
-    """The number of client connections. Each of them has one connection to the broker."""
+    """Those of clients. Each of them has one connection to the broker."""
     fetch_bytes: int
-    """The fetch bytes of the connections to the broker, in both directions."""
+    """Those of the connections to the broker, in both directions."""
 
 
 class Report(TypedDict):
     """The whole report, as a JSON object."""
 
     version: str
-    """The version of fetchgate."""
     policy: str
     """The value of --policy: gateway or always."""
     filters: Filters
@@ -705,30 +686,28 @@ class Report(TypedDict):
     input: Input
     fetch: FetchReport
     both_sides: list[BothSides]
-    """A row for each gateway whose two sides are both in the capture. Empty if there is no such gateway."""
+    """The gateways whose two sides are both in the capture."""
     by_client: list[ClientRow]
     by_topic: list[TopicRow]
     by_broker: list[BrokerRow]
     connections: list[ConnectionRow]
-    """The connections with the most actual fetch bytes, at most 50."""
+    """Those with the most actual fetch bytes, at most 50."""
     over_time: list[Bucket]
-    """The fetch bytes of periods of equal length, in order. Periods without a fetch are left out. The list
-    has at most 120 periods."""
+    """Periods of equal length, in order, at most 120. Periods without a fetch are left out."""
     where: Where
     readable: ReadableReport
     not_eligible: dict[str, NotEligible]
     passed: dict[str, Passed]
-    """The fetches that did not use a session, by reason: they were not eligible, or the policy forwarded them
-    unchanged."""
+    """Fetches without a session, by reason: not eligible, or forwarded unchanged by the policy."""
     slots: list[SlotsRow]
     limits: LimitsReport
     modelled: Modelled
     floors: NotRequired[FloorsReport]
-    """What floors of fetches would save. The key exists only with --fetch-min-bytes or --fetch-max-wait."""
+    """Only with --fetch-min-bytes or --fetch-max-wait."""
     cooperative: NotRequired[CooperativeReport]
-    """The report about cooperative consuming. The key exists only with --cooperative."""
+    """Only with --cooperative."""
     zones: NotRequired[ZonesReport]
-    """The bytes by zone. The key exists only if the rack of a broker or of a client is known."""
+    """Only if the rack of a broker or of a client is known."""
 
 
 def stream_bytes(readable: ReadableReport) -> int:

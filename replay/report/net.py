@@ -40,7 +40,6 @@ _BETWEEN_ZONES = (
     "same sidecars. The advice for each client is decided by this sum."
 )
 _LISTED = 3
-"""The maximum number of addresses in a sentence."""
 
 
 def net_lines(report: Report) -> list[str]:
@@ -91,7 +90,6 @@ def net_between_zones(found: Net | None) -> str:
 
 
 def _left(found: Net, one: NetRow | NetBetweenZones) -> str:
-    """Say what is left of a saving, in a sentence."""
     left, cost = one["net_per_month"], found["services"][0]["cost_per_month"]
     sidecars = f" for {plural(found['sidecars'], 'sidecar')} (one per client address)"
     text = _sums(found, one["saved_per_month"], cost, sidecars, one["net_per_year"])
@@ -99,7 +97,6 @@ def _left(found: Net, one: NetRow | NetBetweenZones) -> str:
 
 
 def _sums(found: Net, saved: float, cost: float, sidecars: str, year: float) -> str:
-    """Write a saving, a cost and what is left of a month, and what is left of a year."""
     currency, seconds = found["currency"], found["captured_seconds"]
     before, after = _that_add_up(saved, cost, seconds)
     return (
@@ -212,7 +209,6 @@ def net_explained(report: Report) -> list[str]:
 
 
 def _missing(report: Report) -> str:
-    """Return whose zones are not known, with the option that names them."""
     if "zones" not in report:
         return "clients with --client-rack (and those of brokers with --broker-rack, if Metadata has none)"
     zones = report["zones"]

@@ -38,15 +38,8 @@ _TIMES: Final = (
 def over_time(buckets: Sequence[Bucket], stretches: Sequence[Stretch], width: int = WIDE) -> Markup:
     """Draw the captured and the predicted fetch bytes per second, as two stepped areas.
 
-    The area of the predicted bytes is in front of the other area.
-
-    Args:
-        buckets: the buckets in order of time, at least one.
-        stretches: the captured intervals, in order. The time between them is drawn as a narrow gap.
-        width: the width of the SVG.
-
-    Returns:
-        An SVG. When the mouse points at a bucket, its figures are shown.
+    There is at least one bucket. The time between the captured intervals is drawn as a narrow gap. When the
+    mouse points at a bucket, its figures are shown.
     """
     begin, end = buckets[0]["time"], buckets[-1]["time"]
     times = _times(stretches) or [(_seconds(begin), _seconds(end) + buckets[-1]["seconds"])]
@@ -73,14 +66,7 @@ def over_time(buckets: Sequence[Bucket], stretches: Sequence[Stretch], width: in
 def slots(
     periods: Sequence[SlotsNeeded], limit: int, stretches: Sequence[Stretch], width: int = WIDE
 ) -> Markup:
-    """Draw the number of session slots that a broker needs over time, and a line at the number of its slots.
-
-    Args:
-        periods: the periods in order of time, at least one.
-        limit: the number of slots of the broker.
-        stretches: see `over_time`.
-        width: the width of the SVG.
-    """
+    """Draw how many session slots a broker needs over time, and a line at the number of its slots."""
     begins = [_seconds(period["time"]) for period in periods]
     times = _times(stretches) or [(begins[0], begins[-1] + 1)]
     ends = [*begins[1:], max(times[-1][1], begins[-1])]
@@ -121,13 +107,7 @@ def _seconds(time: str) -> float:
 
 
 class _Scale:
-    """Converts times and values, such as bytes per second, to coordinates. Gaps in the capture are narrow.
-
-    Args:
-        times: the captured intervals, in seconds since 1970.
-        top: the value at the upper edge of the plot.
-        width: the width of the plot.
-    """
+    """Converts times and values, up to `top` at the upper edge, to coordinates. Gaps are narrow."""
 
     def __init__(self, times: Sequence[tuple[float, float]], *, top: float, width: int) -> None:
         self.times = times
@@ -141,30 +121,22 @@ class _Scale:
         self._begins = [LEFT + self.gap * place + self._second * before for place, before in self._before()]
 
     def _before(self) -> Iterator[tuple[int, float]]:
-        """Yield the number of each interval, and the number of captured seconds before this interval."""
         before = 0.0
         for place, (first, last) in enumerate(self.times):
             yield place, before
             before += last - first
 
     def x(self, time: float) -> float:
-        """Return the x coordinate of a time.
-
-        A time in a gap of the capture gets the x coordinate of the end of the interval before the gap.
-        """
+        """Return the x coordinate of a time. A time in a gap has that of the beginning of the gap."""
         place = max(bisect_right(self._firsts, time) - 1, 0)
         first, last = self.times[place]
         return round(self._begins[place] + (min(max(time, first), last) - first) * self._second, 1)
 
     def y(self, rate: float) -> float:
-        """Return the y coordinate of a value."""
         return round(HEIGHT - BOTTOM - rate / self.top * (HEIGHT - TOP - BOTTOM), 1)
 
     def sides(self, begin: float, end: float) -> tuple[float, float]:
-        """Return the left and the right coordinate of a period.
-
-        If the period begins in a gap, it is drawn from the end of the gap.
-        """
+        """Return the sides of a period. If it begins in a gap, it is drawn from the end of the gap."""
         place = max(bisect_right(self._firsts, begin) - 1, 0)
         if begin > self.times[place][1] and place + 1 < len(self.times) and end > self._firsts[place + 1]:
             begin = self._firsts[place + 1]
@@ -223,7 +195,6 @@ def _spot(scale: _Scale, bucket: Bucket) -> Markup:
 
 
 def _gaps(scale: _Scale) -> Markup:
-    """Draw a band over each gap in the capture."""
     return joined(
         element(
             "rect",
@@ -252,10 +223,7 @@ def _rate_axis(scale: _Scale, step: float, words: Callable[[float], str]) -> Mar
 
 
 def _time_axis(scale: _Scale) -> Markup:
-    """Draw the labels of the time axis: ticks, and the starts of the captured intervals if there are several.
-
-    Labels do not overlap.
-    """
+    """Draw labels of ticks, and of the captured intervals if there are several. They do not overlap."""
     most = (scale.width - LEFT - RIGHT) // _TICK
     # A plot for phones has room for few labels. Two are needed to see how much time is between them.
     tries = (_time_labels(scale, _time_step(scale.span, ticks)) for ticks in range(most, most + 4))
@@ -268,7 +236,6 @@ def _time_axis(scale: _Scale) -> Markup:
 
 
 def _time_labels(scale: _Scale, step: float) -> list[tuple[float, str]]:
-    """Return the labels of the time axis with their places, if ticks have this distance in seconds."""
     days = scale.times[-1][1] - scale.times[0][0] > 86_400
     form = "%b %d" if step >= 86_400 else "%b %d %H:%M" if days else "%H:%M:%S"
     begins = [first for first, _ in scale.times] if len(scale.times) > 1 else []
@@ -289,10 +256,7 @@ def _time_labels(scale: _Scale, step: float) -> list[tuple[float, str]]:
 
 
 def _time_step(span: float, ticks: int) -> float:
-    """Return the distance between two ticks, in seconds.
-
-    It is a usual number of seconds, and gives at most about `ticks` ticks.
-    """
+    """Return a usual distance of ticks in seconds, with which there are at most about `ticks`."""
     days = ceil(span / 86_400 / max(ticks, 1)) * 86_400
     return next((step for step in _TIMES if span / step <= ticks), days)
 
@@ -326,13 +290,7 @@ def _segment(key: ShareKey, count: int, whole: int) -> Markup:
 
 
 def pair(actual: int, predicted: int, most: int) -> Markup:
-    """Draw the bar of a row: captured bytes, with predicted bytes in front.
-
-    Args:
-        actual: the number of captured bytes.
-        predicted: the number of predicted bytes.
-        most: the number of bytes that fills the width.
-    """
+    """Draw the bar of a row: captured bytes, with predicted ones in front. `most` fills the width."""
     return element(
         "div",
         element("i", class_="captured", style=f"width:{_of(actual, most)}"),

@@ -1,7 +1,4 @@
-"""Rows of the report's tables, ready to show.
-
-The largest savings come first, and the last row adds up the rest.
-"""
+"""Rows of the report's tables, ready to show: the largest savings first, the sum of the rest last."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -26,10 +23,10 @@ class ReportRow:
     """A row of a table. Its bytes are of both directions."""
 
     names: tuple[str, ...]
-    """Printable names, one for each column of names."""
+    """Printable, one for each column of names."""
     connections: int = 0
     count: int
-    """The number of fetches. In a row of a topic, the number of the topic's entries in responses."""
+    """Fetches. In a row of a topic, its entries in responses."""
     actual: int
     eligible: int
     predicted: int
@@ -40,7 +37,6 @@ class ReportRow:
 
     @property
     def ratio(self) -> float:
-        """The saved part of the row's captured bytes."""
         return self.saved / self.actual if self.actual else 0.0
 
 
@@ -94,10 +90,7 @@ def broker_rows(report: Report, limit: int) -> list[ReportRow]:
 
 
 def connection_rows(report: Report, limit: int) -> list[ReportRow]:
-    """Return rows of the largest connections.
-
-    There is no last row for the rest, because the report does not have the other connections.
-    """
+    """Return rows of the largest connections. The report does not have the rest of them."""
     rows = (
         _row(
             (shown(connection["connection"]), shown(connection["client_id"])),
@@ -138,10 +131,7 @@ def _why_of_topic(fetch: FetchReport) -> str:
 
 
 def passed_rows(report: Report, limit: int) -> list[tuple[tuple[str, ...], str, Passed]]:
-    """Return a row for each client and each reason why fetches used no session: names, reason, counts.
-
-    Rows with the most bytes come first.
-    """
+    """Return client, reason and counts of fetches without a session. Most bytes come first."""
     rows = [
         (_client_names(client), reason, passed)
         for client in report["by_client"]

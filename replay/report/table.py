@@ -74,7 +74,6 @@ class ReportLine:
     """A row of a table in the report."""
 
     values: Sequence[Any]
-    """One value for each column."""
     note: str = ""
     """A note that is shown below the first value of the row."""
     total: bool = False

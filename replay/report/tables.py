@@ -210,10 +210,7 @@ def slots(report: Report) -> ReportTable:
 
 
 def limits(report: Report, limit: int) -> ReportTable:
-    """Return the table of clients with exceeded limits or starved partitions.
-
-    The clients with the most bytes over their limits come first.
-    """
+    """Return the table of clients with exceeded limits (most bytes first) or starved partitions."""
     found = [row for row in report["limits"]["by_client"] if row["over_limit"] or row["starved"]]
     return ReportTable(
         title="Response limits",
@@ -244,10 +241,7 @@ def limits(report: Report, limit: int) -> ReportTable:
 
 
 def floors(found: FloorsReport, limit: int) -> ReportTable:
-    """Return the table of what floors of fetches would save, and of how much later records would come.
-
-    The clients with the most fetch bytes come first.
-    """
+    """Return the table of what floors save, and how much later records come. Most bytes come first."""
     return ReportTable(
         title="Fetch floors",
         columns=(
@@ -303,10 +297,7 @@ def starved(report: Report) -> ReportTable:
 
 
 def evenness(found: CooperativeReport, limit: int) -> ReportTable:
-    """Return the table that shows how evenly records would spread over a group's members.
-
-    It has only the largest groups.
-    """
+    """Return the table of how evenly records of the largest groups would spread over members."""
     return ReportTable(
         title=f"Keys over {found['members']} members",
         columns=(
@@ -365,10 +356,7 @@ def modelled(report: Report) -> ReportTable:
 
 
 def reading(report: Report) -> ReportTable:
-    """Return the table that shows how much of the captures could be read, and why the rest could not.
-
-    It has no lines if the captured streams are empty.
-    """
+    """Return the table of what could be read, and why not the rest. It may have no lines."""
     readable = report["readable"]
     whole = stream_bytes(readable)
     ranked = sorted(readable["by_reason"].items(), key=lambda item: (-item[1], item[0]))

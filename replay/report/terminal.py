@@ -1,8 +1,6 @@
-"""The report for a terminal with 80 columns.
+"""The report for a terminal with 80 columns. Names of clients and brokers are `Text`, never rich markup.
 
 It has no colours if NO_COLOR is set, or if the output is not a terminal.
-
-Names of clients and brokers are `Text`, never rich markup.
 """
 
 from typing import Any, Final
@@ -55,22 +53,14 @@ from replay.report.zone_wording import crossing, latencies, money, ways, zones_k
 from replay.report.zones_model import ZonesReport
 
 ROWS: Final = 10
-"""The maximum number of rows in a table by client, topic or broker. The last of them adds up the rest. A row
-for all fetches, or for the bytes that belong to no topic, is not counted here."""
+"""The most rows in a table by client, topic or broker. The last of them adds up the rest. A row for all
+fetches, or for the bytes that belong to no topic, is not counted here."""
 PROBLEMS: Final = 5
-"""The maximum number of problems in the list. Further problems are only counted; the JSON has all
-problems."""
+"""The most problems in the list. Further problems are only counted; the JSON has all."""
 
 
 def render(report: Report) -> RenderableType:
-    """Build the text that `measure` prints.
-
-    Args:
-        report: the report object.
-
-    Returns:
-        an object for `rich.console.Console.print`.
-    """
+    """Build what `measure` prints, for `rich.console.Console.print`."""
     if not report["fetch"]["actual"]["requests"]:
         return Group(_headline(report), Text(), _reading(report))
     parts: list[RenderableType] = [

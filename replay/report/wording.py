@@ -1,7 +1,4 @@
-"""The sentences of the report, and the formats of its figures and names.
-
-The terminal and the HTML report both use them.
-"""
+"""The sentences of the report for terminals and HTML, and the formats of its figures and names."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -99,7 +96,7 @@ _UNTOLD: Final = frozenset({"bytes missing", "unpaired"})
 CUT: Final = "cut by the snap length"
 """The reason for unreadable bytes that the capture does not have, because packets were cut."""
 _WARNINGS: Final = 5
-"""The maximum number of warnings of one kind in the text. The JSON report has all warnings."""
+"""How many warnings of one kind are in the text. The JSON report has all of them."""
 MAX_NAME: Final = 120
 """The longest name in a report. Longer names are cut, because a client id can have 32 kB."""
 NAME_HOSTS: Final = "name the clients' hosts with --host"
@@ -250,10 +247,7 @@ def moment(time: str) -> str:
 
 
 def decided(report: Report) -> str:
-    """Return the report's first line: how much sessions would save.
-
-    If sessions would save nothing, or if the saving is not known, the line says why.
-    """
+    """Return the first line: how much sessions would save, or why nothing, or why it is not known."""
     if unknown := untold(report):
         return unknown
     decision = report["decision"]
@@ -293,7 +287,6 @@ def _a_month(saved: float, captured: float | None, currency: str, seconds: float
 
 
 def _of_different_hosts(found: DifferentHosts, model: Money | None, seconds: float) -> str:
-    """Say what would be saved if the captures are of different hosts."""
     day, month = found["saved_bytes_per_day"], found["money_per_month"]
     text = f"If they are of different hosts, {_a_day(day, day / found['captured_bytes_per_day'], seconds)}"
     if month is not None and model is not None:
@@ -315,11 +308,7 @@ def apart(report: Report) -> str:
 
 
 def untold(report: Report) -> str:
-    """Say why the saving is not known: too little was captured, or no consumer.
-
-    Returns:
-        One or two sentences, which also say what to capture; "" if the saving is known.
-    """
+    """Say why the saving is not known, and what to capture; "" if it is known."""
     reason = report["decision"]["reason"]
     if no_consumer(report):
         return f"No consumer is in this capture: {OF_BROKERS}; {CAPTURE_CONSUMERS}"
@@ -472,10 +461,7 @@ def _one_side(
     verb: str = "Measure",
     same_port: str = NAME_HOSTS,
 ) -> str:
-    """Advise which options to use so that each connection counts once.
-
-    The options leave out the brokers' side of each gateway.
-    """
+    """Advise options that leave out the brokers' side of each gateway, so that connections count once."""
     ports = ports_of_one_side(sides, fetched)
     if not ports:
         return f"{verb} one side: both use the same port, so {same_port}."
@@ -599,10 +585,6 @@ def unread_packets(unread: Mapping[str, int], packets: int) -> str:
 
     If all messages of one direction are in two fragments each, and the other direction acknowledges each of
     them, two packets of five are fragments.
-
-    Args:
-        unread: the packets that are not read, by protocol.
-        packets: the number of all packets.
     """
     count = sum(unread.values())
     if not count or 4 * count < packets:

@@ -34,15 +34,7 @@ def zones_known(found: ZonesReport) -> str:
 
 
 def crossing(found: ZonesReport, money: Money | None, seconds: float) -> str:
-    """Say how much of records came from other zones, and what each way would move; "" if no zone is known.
-
-    If clients have a rack that no broker has, say so here as well: it may be misspelt.
-
-    Args:
-        found: the report on zones.
-        money: the price of bytes, and what sessions save. None without a price.
-        seconds: the captured time.
-    """
+    """Say how much of records crosses zones, and what each way would move; "" if no zone is known."""
     records = found["record_bytes"]
     other, known = records["other"], records["same"] + records["other"]
     if not known:
@@ -58,11 +50,11 @@ def crossing(found: ZonesReport, money: Money | None, seconds: float) -> str:
         f"{_saves(own, money, seconds)}, without a gateway. --rack-clients would move "
         f"{size(named['moved_bytes'])}{_saves(named, money, seconds)}."
     )
+    # A rack of clients that no broker has may be misspelt.
     return " ".join(filter(None, [text, racks_without_brokers(found)]))
 
 
 def _saves(way: ZoneMoves, money: Money | None, seconds: float) -> str:
-    """Say what one way would save in a month; "" without a price."""
     month = way["saved_per_month"]
     if month is None or money is None:
         return ""

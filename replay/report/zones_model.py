@@ -19,7 +19,7 @@ class ZonedBroker(TypedDict):
     """A broker of the capture, or one that Metadata names."""
 
     broker: str
-    """The broker's address: host:port."""
+    """host:port"""
     node_id: int | None
     """None if no captured response has this address."""
     rack: str | None
@@ -57,9 +57,9 @@ class ZonedClient(ZonedBytes):
     software: str
     """The name and version of the client's software, "" if unknown."""
     client_rack_bytes: int
-    """The part of `client_rack.moved_bytes` of this client."""
+    """Its part of `client_rack.moved_bytes`."""
     rack_clients_bytes: int
-    """The part of `rack_clients.moved_bytes` of this client."""
+    """Its part of `rack_clients.moved_bytes`."""
 
 
 class ZonedTopic(ZonedFetches):
@@ -67,9 +67,7 @@ class ZonedTopic(ZonedFetches):
 
     topic: str | None
     client_rack_bytes: int
-    """The part of `client_rack.moved_bytes` of this topic."""
     rack_clients_bytes: int
-    """The part of `rack_clients.moved_bytes` of this topic."""
 
 
 class ZonePair(TypedDict("_Ends", {"from": str | None, "to": str | None})):
@@ -113,7 +111,6 @@ class LeaderRate(TypedDict):
 
     topic: str
     leader: int
-    """The leader's node id."""
     rack: str | None
     records_per_second: float
     leader_records_per_second: float
@@ -134,7 +131,7 @@ class ZoneMoney(TypedDict):
     """Modelled: what bytes between zones cost, in the time of the capture."""
 
     price_per_gb: float
-    """The price of 10^9 bytes in each direction."""
+    """Of 10^9 bytes in each direction."""
     currency: str
     """The value of --currency, "" if it is not given."""
     to_clients: CrossedBytes
@@ -146,9 +143,9 @@ class ZoneMoney(TypedDict):
     cost_both_ends: float
     """Of both directions, if both ends pay: twice `cost`."""
     client_rack_saves: float
-    """The part of `cost` of the bytes that `client_rack` would move."""
+    """The part of `cost` that `client_rack` would save."""
     rack_clients_saves: float
-    """The part of `cost` of the bytes that `rack_clients` would move."""
+    """The part of `cost` that `rack_clients` would save."""
     captured_seconds: float
     cost_per_month: float | None
     """`cost` in 30 days, if the traffic continued as in the capture. None if less than 5 s were captured, or
