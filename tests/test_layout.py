@@ -29,6 +29,7 @@ SPANNING: Final = {
 }
 """Test files that span modules, and what of them."""
 WITHIN: Final = {
+    "features/cooperative/assignment.py": "features/cooperative/test_joining.py",
     "features/cooperative/figures.py": "features/cooperative/test_running.py",
     "features/cooperative/options.py": "features/cooperative/test_cooperative_options.py",
     "features/cooperative/identity.py": "features/cooperative/test_member_stage.py",

@@ -326,9 +326,10 @@ class OffsetFetchRequest(Exchanges):
             if not each.error_code:
                 for entry in entries:
                     if not entry.error_code:
-                        member.progress.told((entry.topic, entry.partition), entry.offset)
-                told = {(entry.topic, entry.partition) for entry in each.entries if not entry.error_code}
-                member.unasked = set() if name in everything else member.unasked - told
+                        member.tracked((entry.topic, entry.partition)).told(entry.offset)
+                if name in everything:
+                    for progress in member.progress.values():
+                        progress.jumped = False
             groups.append(replace(each, entries=entries))
         return Reply([said.with_groups(groups)])
 

@@ -219,11 +219,11 @@ class Group:
 
     def _own_slots(self) -> dict[int, Slot]:
         # A coordinator that has just taken over from another one may at first return earlier ones.
-        numbers = {member.seat.number for member in self._present() if member.seat is not None}
+        numbers = {seat.number for member in self._present() if (seat := member.assignment.seat) is not None}
         return {number: self.slots[number] for number in numbers if number in self.slots}
 
     def seat(self, member: Member, places: Iterable[TopicPartition]) -> Seat | None:
-        seat = member.seat
+        seat = member.assignment.seat
         return seat if seat is not None and not seat.places.isdisjoint(places) else None
 
     def learned(self, places: Iterable[TopicPartition], now: float) -> None:
@@ -255,7 +255,7 @@ class Group:
         It has committed all its records, and the next offsets have none for it. Other gateways don't know
         that, and an application without records commits nothing.
         """
-        seat, found = member.seat, []
+        seat, found = member.assignment.seat, []
         for place in seat.places if seat is not None else ():
             positions, ranges = self.positions.get(place), member.ranges(place)
             if positions is not None and ranges is not None and _idle(member, place, positions) != positions:
@@ -282,8 +282,9 @@ class Group:
             if ranges is None:  # the member commits for all keys
                 continue
             before = found.get(place) or self.positions[place]
-            after = before.moved(ranges, member.skips(place, entry.offset))
-            started = member.started.get(place)
+            progress = member.at(place)
+            after = before.moved(ranges, progress.scan.after(entry.offset))
+            started = progress.started
             if started is not None and entry.offset >= started.lowest(ranges):
                 after = after.at_least(started, ranges)
             for other in self.members:
@@ -367,16 +368,15 @@ class Read:
 def own_offset(member: Member, entry: Entry, read: Read) -> Entry:
     """Return the committed offset of one member, with its application's own metadata.
 
-    For some hashes, the group may have committed a higher offset. `Member.started` keeps these offsets, so
+    For some hashes, the group may have committed a higher offset. `Progress.started` keeps these offsets, so
     that the member does not get the records before them.
     """
     place = entry.topic, entry.partition
-    positions = read.positions.get(place)
-    if entry.error_code or entry.offset < 0 or positions is None:
-        member.start(place, None)
-        return entry
-    member.start(place, positions)
     ranges = member.ranges(place)
+    positions = None if entry.error_code or entry.offset < 0 else read.positions.get(place)
+    member.tracked(place).start(positions, ranges)
+    if positions is None:
+        return entry
     offset = positions.base if ranges is None else positions.lowest(ranges)
     epoch = entry.leader_epoch if offset == entry.offset else NO_EPOCH
     return Entry(entry.topic, entry.partition, offset, epoch, read.texts[place])
@@ -387,10 +387,10 @@ def _idle(member: Member, place: TopicPartition, positions: Positions) -> Positi
     ranges = member.ranges(place)
     if ranges is None or member.frozen:
         return positions
-    at = positions.lowest(ranges)
-    if at <= member.delivered.get(place, NO_OFFSET) or positions.highest(ranges) != at:
+    at, progress = positions.lowest(ranges), member.at(place)
+    if at <= progress.delivered or positions.highest(ranges) != at:
         return positions  # it has not committed all its records
-    after = member.skips(place, at)
+    after = progress.scan.after(at)
     return positions if after == at else positions.moved(ranges, after)
 
 

@@ -7,10 +7,12 @@ that reads bytes raises ProtocolError if it can't read them.
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from hashlib import blake2b
 from math import inf
 from typing import Final
 
+from proxy.features.cooperative.assignment import Assignment
 from proxy.features.cooperative.group import Read
 from proxy.features.cooperative.member import Member
 from proxy.features.cooperative.members import Members
@@ -18,7 +20,6 @@ from proxy.features.cooperative.membership import (
     CONSUMER,
     PROTOCOL,
     Beat,
-    Given,
     Join,
     Offer,
     Sync,
@@ -33,8 +34,9 @@ from proxy.features.cooperative.membership import (
     read_synced,
     slots_number,
     without_owned,
+    write_given,
 )
-from proxy.features.cooperative.plan import Joined, Lanes, at_once, plan, sharable
+from proxy.features.cooperative.plan import Joined, at_once, plan, sharable
 from proxy.features.cooperative.positions import PLAN_BYTES, TopicPartition
 from proxy.features.cooperative.presence import ABSENT_SECONDS
 from proxy.features.cooperative.ranges import FULL
@@ -96,7 +98,7 @@ class Joining:
         self._sync_sent = -inf
         """When the last SyncGroup request was sent, in seconds."""
         self._syncs = 0
-        """`Member.syncs` after the last SyncGroup on this connection."""
+        """`Assignment.number` after the last SyncGroup on this connection."""
         self._had_nothing = False
         """Whether the client certainly had no partitions before its last SyncGroup. If this client drops the
         SyncGroup response, it still has no partitions."""
@@ -120,15 +122,16 @@ class Joining:
         member = self._member
         self._is_new = join.member_id in {b"", self._given}
         self._unknown = member is not None and not self._knows(member)
-        if member is not None and self._unknown and member.syncs != self._syncs:
+        if member is not None and self._unknown and member.assignment.number != self._syncs:
             member.moves()
         doubtful = self._members.joins(self._host, self)
         if member is not None and not doubtful:  # else the broker may refuse it
             self._joins(member, join, now)
         binding = b"" if doubtful else self._host.encode() + _BETWEEN + self.client_id
-        planned = {place: ranges[0][0] for place, ranges in member.planned.items()} if member else {}
-        shared = member is not None and not member.plain and not self._unknown
-        held = member.lanes if member is not None and shared else dict.fromkeys(self._owned, FULL)
+        given = Assignment() if member is None else member.assignment
+        planned = {place: ranges[0][0] for place, ranges in given.planned.items()}
+        shared = member is not None and not given.plain and not self._unknown
+        held = given.lanes if shared else dict.fromkeys(self._owned, FULL)
         keeps = member is not None and member.keeps
         again = keeps and not shared and not self._is_new  # its position is unknown
         unknown = self._unknown or again
@@ -156,11 +159,11 @@ class Joining:
             return False
         if self._is_new:
             return True
-        here = member.syncs == self._syncs
+        here = member.assignment.number == self._syncs
         if self._owned and not (here or member.presence.is_on(self)):
             return False  # it may have other lanes from another process, and goes on with them
         here = here and (member.heartbeats > 0 or self._had_nothing)
-        return member.syncs > 0 and (here or member.has_heard)
+        return member.assignment.number > 0 and (here or member.has_heard)
 
     def joined(self, frame: bytes, now: float) -> bytes:
         """Process the broker's JoinGroup response. Return the response for the client."""
@@ -239,10 +242,15 @@ class Joining:
         seated = seats(self._plan_id(sync), lanes, places, several=self._several) if places else {}
         self._members.planned(sync.group, sync.generation, lanes)
         given = {
-            each: Given(now_given[each], mine, seated.get(each), frozenset(begins.intersection(mine)))
+            each: Assignment(
+                lanes=now_given[each],
+                planned=mine,
+                seat=seated.get(each),
+                begins=frozenset(begins.intersection(mine)),
+            )
             for each, mine in lanes.items()
         }
-        return sync.with_assignments([(each, what.encoded()) for each, what in given.items()])
+        return sync.with_assignments([(each, write_given(what)) for each, what in given.items()])
 
     def _joined(self) -> list[Joined]:
         return [joined(member_id, offer) for member_id, offer in self._offers.items()]
@@ -295,49 +303,39 @@ class Joining:
             self._members.reads(sync.group, True)
         except ProtocolError:  # which keys are others' is unknown, so it gets none
             self._members.reads(sync.group, False)
-            read = Given({}, {_NOWHERE: FULL})
+            read = Assignment(planned={_NOWHERE: FULL})
         plain = read is None if said.assignment else not self._sharing
-        read = read or Given({}, {})
-        lanes, planned = read.lanes, read.planned
-        given = said.assignment
+        given, written = read or Assignment(), said.assignment
         if member is not None:
             if plain:
-                lanes, planned, given = self._plain(member, given)
+                given, written = self._plain(member, written)
             group = self._members.group(sync.group)
             # A member takes part in each generation. In one that this process missed, it joined elsewhere.
             missed = not (self._is_new or self._unknown) and member.generation + 1 < sync.generation
             known = group is None or group.enters(member, sync.generation, sync.instance, now)
             if missed or not known:
-                lanes, planned, given = {}, planned or {_NOWHERE: FULL}, assignment(())
+                given = replace(given, lanes={}, planned=given.planned or {_NOWHERE: FULL})
+                written = assignment(())
             member.member_id = sync.member_id
-            self._had_nothing = not (self._unknown or member.plain or member.lanes)
-            given_lanes = None if plain else lanes
-            member.synced(
-                given_lanes,
-                planned,
-                self._sync_sent,
-                self._owned,
-                read.seat,
-                read.begins,
-                unknown=self._unknown or missed,
-            )
-            self._syncs, self._given = member.syncs, b""
+            self._had_nothing = not (self._unknown or member.assignment.plain or member.assignment.lanes)
+            member.synced(given, self._sync_sent, self._owned, unknown=self._unknown or missed)
+            self._syncs, self._given = member.assignment.number, b""
         if not plain:
-            return said.renamed(sync.protocol, assignment(sorted(lanes)) if given else b"")
+            return said.renamed(sync.protocol, assignment(sorted(given.lanes)) if written else b"")
         if said.protocol == PROTOCOL:
-            return said.renamed(sync.protocol, given)
-        return frame if given == said.assignment else said.renamed(said.protocol, given)
+            return said.renamed(sync.protocol, written)
+        return frame if written == said.assignment else said.renamed(said.protocol, written)
 
-    def _plain(self, member: Member, given: bytes) -> tuple[Lanes, Lanes, bytes]:
-        """Return the lanes, planned lanes and assignment of a member whose group shares no partition."""
+    def _plain(self, member: Member, written: bytes) -> tuple[Assignment, bytes]:
+        """Return the assignment of a member whose group shares no partition, also as the client gets it."""
         # If the member had only a part of a partition, it may keep its position in this partition
         # (`plan.at_once`). So the assignment leaves this partition out. The member gets the whole partition
         # after it has joined again. If its lanes are unknown, the assignment leaves out all partitions.
-        places, user_data = read_assignment(given)
-        again = [place for place in places if self._unknown or member.lanes.get(place, FULL) != FULL]
+        (places, user_data), had = read_assignment(written), member.assignment.lanes
+        again = [place for place in places if self._unknown or had.get(place, FULL) != FULL]
         if again:
-            given = assignment([place for place in places if place not in again], user_data or None)
-        return {}, dict.fromkeys(again, FULL), given
+            written = assignment([place for place in places if place not in again], user_data or None)
+        return Assignment(plain=True, planned=dict.fromkeys(again, FULL)), written
 
     def beats(self, beat: Beat) -> None:
         member = self._member

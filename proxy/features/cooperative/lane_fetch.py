@@ -132,15 +132,10 @@ class LaneFetch:
                 offsets[partition] = offset
         for topic, partitions in self._offsets.items():
             for partition, offset in partitions.items():
-                if (topic, partition) in member.unasked:
-                    continue
-                if member.jumps((topic, partition), offset, now):
-                    member.unasked.add((topic, partition))
-                else:
-                    member.fetches((topic, partition), offset)
+                member.fetches((topic, partition), offset, now)
         self._goes_on = member.goes_on(self.places)
         """Whether the member has requested the committed offsets of all partitions of the fetch (see
-        `Member.unasked`)."""
+        `Progress.jumped`)."""
         self.failed: set[TopicPartition] = set()
         """The partitions whose entry has an error, or names another broker. Their log may have changed."""
         self._asked: set[tuple[bytes, int]] = set()
@@ -172,7 +167,7 @@ class LaneFetch:
             columns = [entries[name].tolist() for name in ("partition", "offset", "max_bytes")]
             for partition, offset, limit, epoch in zip(*columns, epochs, strict=True):
                 place = topic, partition
-                found[place] = Want(self._member.skips(place, offset), epoch, limit)
+                found[place] = Want(self._member.at(place).scan.after(offset), epoch, limit)
         if len(found) < fetch.partitions:
             return None
         return Wants(found, (fetch.min_bytes, fetch.max_bytes, fetch.isolation_level), self.wait_until)
@@ -243,19 +238,17 @@ class LaneFetch:
         self._asked.clear()
         gets = self._gets(now)  # if not, the member must not be moved past records
         for topic, entries in _elements(fetch.topics, frame):
-            if gets and (scans := self._member.scans.get(topic)):
-                for place, (partition, offset) in enumerate(
-                    zip(entries["partition"].tolist(), entries["offset"].tolist(), strict=True)
-                ):
-                    scan = scans.get(partition)
-                    if (topic, partition) in self._own:
-                        continue
-                    if scan is not None and (after := scan.after(offset)) != offset:
-                        entries["offset"][place] = after
-                        if layout.flexible and entries["last_epoch"][place] >= 0:
-                            entries["last_epoch"][place] = scan.leader_epoch
-                        self._asked.add((topic, partition))
-                        self._member.tally.skipped_offsets += after - offset
+            for index, (partition, offset) in enumerate(
+                zip(entries["partition"].tolist(), entries["offset"].tolist(), strict=True)
+            ):
+                place = topic, partition
+                scan = self._member.at(place).scan
+                if gets and place not in self._own and (after := scan.after(offset)) != offset:
+                    entries["offset"][index] = after
+                    if layout.flexible and entries["last_epoch"][index] >= 0:
+                        entries["last_epoch"][index] = scan.leader_epoch
+                    self._asked.add(place)
+                    self._member.tally.skipped_offsets += after - offset
         return bytes(frame)
 
     def _judged(self, frame: bytes, now: float) -> tuple[Verdict, list[Buffer]]:
@@ -289,7 +282,7 @@ class LaneFetch:
         for entry in walk.entries:
             self._kept = self._kept or bool(entry.error_code) or entry.redirects
             if entry.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                member.progress.resets((entry.key, entry.partition))
+                member.tracked((entry.key, entry.partition)).resets()
             if not entry.records:
                 continue
             start, end = next(spans)
@@ -299,11 +292,12 @@ class LaneFetch:
                 self._refused = True
                 yield begin, end, [self._length(0)]
                 continue
-            member.ends[place] = int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True)
+            progress = member.tracked(place)
+            progress.end = int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True)
             split = member.lane(place, offset)
             if split is None:
                 self._kept = True
-                member.progress.sends(place, end_of(view[start:end]))
+                progress.sends(end_of(view[start:end]))
                 continue
             try:
                 found = self._split(frame, entry, view[start:end], split, now)
@@ -335,15 +329,15 @@ class LaneFetch:
     def _batches(self, place: TopicPartition, offset: int, found: Filtered) -> list[bytes]:
         """Return the member's batches of a partition, and note the last offset that the member has got."""
         member, lane = self._member, found.lanes[0]
-        scan = member.scan(*place)
-        scan.learn(offset, found, lane)
-        member.progress.sends(place, found.end)
+        progress = member.tracked(place)
+        progress.scan.learn(offset, found, lane)
+        progress.sends(found.end)
         _count(member.tally, found, lane)
         if lane.last_kept >= 0:
-            member.delivered[place] = lane.last_kept
+            progress.delivered = lane.last_kept
         batches = [*lane.batches, found.alone] if found.alone else lane.batches
         self._kept = self._kept or bool(batches)
-        if empty := self._placeholder(scan, max(offset, lane.end)):
+        if empty := self._placeholder(progress.scan, max(offset, lane.end)):
             batches = [*batches, empty]
         return batches
 
@@ -380,7 +374,7 @@ class LaneFetch:
                     batches = self._batches(place, offset, share.found)
                     self._scanned += share.fetched
                 else:
-                    empty = self._placeholder(member.scan(topic, partition), offset)
+                    empty = self._placeholder(member.at(place).scan, offset)
                     batches = [empty] if empty else []
                 aborted = () if share is None else share.aborted
                 content += [partition.to_bytes(4), bytes(2), self._state(place), self._aborted(aborted)]
@@ -421,7 +415,7 @@ class LaneFetch:
             if end is None:
                 continue
             offset = self._offsets[key][partition]
-            if empty := self._placeholder(self._member.scan(key, partition), offset):
+            if empty := self._placeholder(self._member.at((key, partition)).scan, offset):
                 # The entry ends with its empty records and its tags, a byte each.
                 yield end - 2, end - 1, [self._length(len(empty)), empty]
 
@@ -456,7 +450,7 @@ class LaneFetch:
         for entry in entries:
             if entry.error_code or entry.redirects:
                 self.failed.add((entry.key, entry.partition))
-                self._member.forget(entry.key, entry.partition)
+                self._member.at((entry.key, entry.partition)).forget()
                 self._subscriber.forget((entry.key, entry.partition))
                 # The gateway had requested a later offset than the member: the error may concern only this.
                 if (entry.key, entry.partition) in self._asked:

@@ -420,7 +420,7 @@ class MemberStage(Stage):
         joining, group = self._joining, self._members.group(member.group)
         beat = read_heartbeat(frame)
         joining.beats(beat)
-        refused = group is not None and group.slots_error and member.seat is not None
+        refused = group is not None and group.slots_error and member.assignment.seat is not None
         if member.joins_again(now) or refused or (group is not None and group.tries(now)):
             self._reply([rejoin(frame)])
             return
@@ -434,7 +434,7 @@ class MemberStage(Stage):
         if group is None or group.busy:
             goes()  # the commit of another member may take seconds
         elif member.begun:
-            entries = [Entry(*place, member.first[place]) for place in sorted(member.begins)]
+            entries = [Entry(*place, member.first[place]) for place in sorted(member.assignment.begins)]
             self._commit(frame, group, member, entries, goes, first=True)
         elif entries := group.idle(member):
             self._commit(frame, group, member, entries, lambda _: goes())

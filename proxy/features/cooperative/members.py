@@ -6,6 +6,7 @@ from math import inf
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
 
+from proxy.features.cooperative.assignment import Assignment
 from proxy.features.cooperative.claims import Claims, Client
 from proxy.features.cooperative.declared import Declared, NamedLane, declared, shown
 from proxy.features.cooperative.group import AGAIN_SECONDS, SLOTS, Group
@@ -121,8 +122,9 @@ class Members:
     def seen(self, now: float) -> Cooperative:
         ends: dict[TopicPartition, int] = {}
         for member in self._members.values():
-            for place, end in member.ends.items():
-                ends[place] = max(ends.get(place, 0), end)
+            for place, progress in member.progress.items():
+                if progress.end is not None:
+                    ends[place] = max(ends.get(place, 0), progress.end)
         by_group: dict[bytes, list[MemberSeen]] = {name: [] for name in self._groups}
         for client, member in self._members.items():
             host, client_id = client
@@ -224,7 +226,7 @@ class Members:
             known = f"the file of options names {self._lanes_named()}"
             raise RangeError(f"{shown(client_id)}: no lane has the name {found.lane}; {known}")
         member.group = lane.group
-        member.lanes.update(lane.ranges)
+        member.assignment = Assignment(lanes=dict(lane.ranges))
         return member
 
     def _lanes_named(self) -> str:
@@ -267,8 +269,7 @@ class Members:
             self.places = sum(len(member.first) for member in self._members.values())
             if self.places > MAX_PLACES:
                 most = max(self._members.values(), key=lambda member: len(member.first))
-                most.first.clear()
-                most.progress.begin((), -inf, anywhere=True)
+                most.forget_fetches()
 
     def _named_by(self, own_id: bytes) -> bytes:
         names = (name for name in self._groups if own_id == name or own_id.startswith(name + b"."))

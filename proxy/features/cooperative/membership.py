@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
+from proxy.features.cooperative.assignment import Assignment
 from proxy.features.cooperative.plan import Joined, Lanes
 from proxy.features.cooperative.positions import TopicPartition
 from proxy.features.cooperative.slots import MAX_SLOTS, Seat
@@ -22,7 +23,7 @@ from proxy.protocol.messages import Struct, body, encode, fields_at, read, respo
 from proxy.protocol.primitives import Malformed, ProtocolError
 
 LAYOUT: Final = b"1"
-"""The version of the layout of assignments (`Given.encoded`): the byte after their marker. More fields at the
+"""The version of the layout of assignments (`write_given`): the byte after their marker. More fields at the
 end leave it as it is, since gateways that do not know them do not read them. Any other change needs the next
 version, and with it a `PROTOCOL` of its own. For some releases, gateways then offer both. So a group whose
 gateways are upgraded one by one uses a layout that all of them read."""
@@ -385,41 +386,33 @@ def assignment(places: Sequence[TopicPartition], user_data: bytes | None = None)
     )
 
 
-class Given(NamedTuple):
-    """What the leader's gateway gives to a member in its assignment. The fields are those of `Member`."""
-
-    lanes: Lanes
-    planned: Lanes
-    seat: Seat | None = None
-    begins: frozenset[TopicPartition] = frozenset()
-
-    def encoded(self) -> bytes:
-        """Return an assignment: the partitions of `lanes`, and everything else as user data."""
-        carried = body(_GIVEN_SCHEMA, *_OLD, lanes=_listed(self.lanes), planned=_listed(self.planned))
-        if self.seat is not None or self.begins:
-            seat = self.seat or Seat(0, 0, 0, frozenset())
-            carried += body(
-                _SLOTS_SCHEMA,
-                *_OLD,
-                plan=seat.plan,
-                slots=seat.slots,
-                number=seat.number,
-                several=seat.several,
-                shared=_topics(sorted(seat.places)),
-                begins=_topics(sorted(self.begins)),
-            )
-        return assignment(sorted(self.lanes), MARKER + LAYOUT + carried)
+def write_given(given: Assignment) -> bytes:
+    """Return an assignment: the partitions of `lanes`, and planned lanes, seat and `begins` as user data."""
+    carried = body(_GIVEN_SCHEMA, *_OLD, lanes=_listed(given.lanes), planned=_listed(given.planned))
+    if given.seat is not None or given.begins:
+        seat = given.seat or Seat(0, 0, 0, frozenset())
+        carried += body(
+            _SLOTS_SCHEMA,
+            *_OLD,
+            plan=seat.plan,
+            slots=seat.slots,
+            number=seat.number,
+            several=seat.several,
+            shared=_topics(sorted(seat.places)),
+            begins=_topics(sorted(given.begins)),
+        )
+    return assignment(sorted(given.lanes), MARKER + LAYOUT + carried)
 
 
-def read_given(data: bytes) -> Given | None:
-    """Read an assignment that `Given.encoded` has made. Return None if no gateway has made it.
+def read_given(data: bytes) -> Assignment | None:
+    """Read an assignment that `write_given` has made. Return None if no gateway has made it.
 
     Raises:
         ProtocolError: a gateway has made it, but not as this one does: it has another layout, or its seat is
             impossible. It must not be taken for one of whole partitions, as others have parts of these.
     """
     if not data:
-        return Given({}, {})
+        return Assignment()
     try:
         places, user_data = read_assignment(data)
     except ProtocolError:
@@ -434,13 +427,13 @@ def read_given(data: bytes) -> Given | None:
     if sorted(lanes) != sorted(places):
         raise Malformed("lanes of partitions that were not assigned")
     if found.span[1] == len(user_data):
-        return Given(lanes, planned)
+        return Assignment(lanes=lanes, planned=planned)
     more = read(_SLOTS_SCHEMA, *_OLD, user_data, found.span[1], whole=False)
     shared, begins = (frozenset(_places(more[name])) for name in ("shared", "begins"))
     seat = Seat(more["plan"], more["slots"], more["number"], shared, bool(more["several"]))
     if seat.slots and not (seat.plan >= 0 <= seat.number < seat.slots <= MAX_SLOTS):
         raise Malformed(f"an impossible seat: {seat.number} of {seat.slots}")
-    return Given(lanes, planned, seat if seat.slots else None, begins)
+    return Assignment(lanes=lanes, planned=planned, seat=seat if seat.slots else None, begins=begins)
 
 
 def _listed(lanes: Lanes) -> list[dict[str, Any]]:

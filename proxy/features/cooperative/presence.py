@@ -15,12 +15,8 @@ lanes does not see the end of the coordinator connection (half-open), and a resp
 with a fetch connection that goes to the first one and back, all within a session timeout.
 """
 
-from collections.abc import Collection
 from math import inf
 from typing import Final
-
-from proxy.features.cooperative.positions import TopicPartition
-from proxy.protocol.fetch_request import MAX_PARTITIONS
 
 ABSENT_SECONDS: Final = 3.0
 """How long a member is served after its connection to the coordinator has ended, in seconds. Clients connect
@@ -30,8 +26,6 @@ AWAY_SECONDS: Final = 6.0
 reported within ten seconds of the end of this connection (`ABSENT_SECONDS`)."""
 SEEN_SECONDS: Final = 60.0
 """How long a member is reported after its last fetch, and how often its connection is closed."""
-_ANY: Final = (1 << 63) - 1
-_NOTHING: Final = -1
 
 
 class Presence:
@@ -101,61 +95,3 @@ class Presence:
             return False
         self._closed_at = now
         return True
-
-
-class Progress:
-    """How far this process has sent the records of a member's partitions, since the member's last assignment.
-
-    It begins with the committed offset that the client is told. A *jump* is a fetch from a higher offset, a
-    first fetch from a lower one, or one without having been told. Another process may have told the client
-    where to begin, or sent it the records before, by other lanes. It is none if the position was known to be
-    right at a time at which no other process served the member any more: then the application has set it.
-    """
-
-    __slots__ = ("_began", "_known_at", "_sent", "_untold")
-
-    def __init__(self) -> None:
-        self._began = -inf
-        self._untold = _NOTHING
-        """The value in `_sent` of partitions whose committed offset the client was not told."""
-        self._sent: dict[TopicPartition, int] = {}
-        """The offset up to which each partition was sent. `_ANY` if the group has no committed offset."""
-        self._known_at: dict[TopicPartition, float] = {}
-        """When the client's position was last known to be right. If it is missing, at `_began`."""
-
-    def begin(self, kept: Collection[TopicPartition], began: float, *, anywhere: bool) -> None:
-        """Begin anew with an assignment. The client goes on in the partitions `kept`.
-
-        In the others it certainly had no position at the time `began`. If it is not told a committed offset
-        there, it may begin `anywhere`, or not at all.
-        """
-        self._began, self._untold = began, _ANY if anywhere else _NOTHING
-        self._sent = {place: sent for place, sent in self._sent.items() if place in kept}
-        self._known_at = {place: at for place, at in self._known_at.items() if place in kept}
-
-    def told(self, place: TopicPartition, offset: int) -> None:
-        """Note the committed offset that the client is told, from which it begins. -1 if there is none."""
-        sent = self._sent.get(place, _ANY)
-        if (sent == _ANY and len(self._sent) < MAX_PARTITIONS) or offset > sent:
-            self._sent[place] = _ANY if offset < 0 else offset
-
-    def jumps(self, place: TopicPartition, offset: int, alone_from: float, now: float) -> bool:
-        """Return whether a fetch is a jump. If not, note it."""
-        sent = self._sent.get(place, self._untold)
-        begins_lower = place not in self._known_at and offset < sent < _ANY
-        if (sent < offset or begins_lower) and self._known_at.get(place, self._began) < alone_from:
-            return True
-        if sent == _ANY or sent < offset:
-            self._sent[place] = offset
-        self._known_at[place] = now
-        return False
-
-    def sends(self, place: TopicPartition, end: int) -> None:
-        self._sent[place] = max(self._sent.get(place, end), end)
-
-    def resets(self, place: TopicPartition) -> None:
-        """Note that the client is told to begin at another offset (OFFSET_OUT_OF_RANGE)."""
-        self._known_at[place] = inf
-
-    def reaches(self, place: TopicPartition, offset: int) -> bool:
-        return offset <= self._sent.get(place, self._untold)

@@ -97,7 +97,7 @@ class _Subscription:
     def __init__(self, member: Member, ranges: KeyRanges, place: TopicPartition) -> None:
         self.member, self.ranges = member, ranges
         self.epoch = member.epoch
-        self.started = member.started.get(place)
+        self.started = member.at(place).started
         self.shares = deque[Share]()
         self.upto = _NOT_YET
         """The offset that the member will request after all of its shares. `_NOT_YET` if unknown."""
@@ -108,7 +108,7 @@ class _Subscription:
         return (
             self.member is member
             and self.epoch == member.epoch
-            and self.started is member.started.get(place)
+            and self.started is member.at(place).started
             and self.ranges == member.ranges(place)
         )
 

@@ -142,7 +142,7 @@ class World:
         self.at[client.client_id] += self.random.randrange(20)
         offset, ranges = self.at[client.client_id], self.member(client).ranges(PLACE) or FULL
         self.commits[client.client_id] = offset, ranges
-        self.member(client).progress.sends(PLACE, offset)
+        self.member(client).tracked(PLACE).sends(offset)
         client.connection.receive_client(commit(client.client_id, offset, correlation=COMMITS), 1.0)
         self.collect()
         for said in got(client.connection):

@@ -8,6 +8,7 @@ import pytest
 
 from proxy.features.cooperative import group as group_module
 from proxy.features.cooperative import joining
+from proxy.features.cooperative.assignment import Assignment
 from proxy.features.cooperative.commits import CommitRequest, Steps
 from proxy.features.cooperative.group import SLOTS, Group, Read, with_positions
 from proxy.features.cooperative.identity import MemberIdentity
@@ -22,6 +23,7 @@ from proxy.features.cooperative.offsets import (
     read_commit,
     read_fetched_offsets,
 )
+from proxy.features.cooperative.plan import Lanes
 from proxy.features.cooperative.positions import (
     Committed,
     Plan,
@@ -577,7 +579,7 @@ def seated() -> tuple[Group, Member]:
     group, member = Group("billing"), Member(FilterTally())
     member.joins(GROUP, 6.0, 10.0)
     assert group.enters(member, 1, None, 0.0)
-    member.synced({PLACE: LOW}, {PLACE: LOW}, 0.0, seat=SEAT)
+    member.synced(Assignment(lanes={PLACE: LOW}, planned={PLACE: LOW}, seat=SEAT), 0.0)
     return group, member
 
 
@@ -632,7 +634,8 @@ def test_a_client_is_not_told_of_its_slot() -> None:
 def test_only_partitions_that_are_shared_have_a_plan_and_are_in_the_slot() -> None:
     group, member = seated()
     alone = b"other", 0
-    member.synced({PLACE: LOW, alone: FULL}, {PLACE: LOW, alone: FULL}, 0.0, seat=SEAT)
+    both: Lanes = {PLACE: LOW, alone: FULL}
+    member.synced(Assignment(lanes=both, planned=both, seat=SEAT), 0.0)
     moved = {PLACE: Positions.all_at(60), alone: Positions.all_at(70)}
     made = read_commit(commit("billing.a", 60))
     made = replace(made, entries=(Entry(*PLACE, 60, metadata=b""), Entry(*alone, 70, metadata=b"")))

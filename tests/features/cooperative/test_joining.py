@@ -340,7 +340,7 @@ def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position
     member = shared.members.bound("h", one.client_id.encode())
     member.keeps = True
     coordinator.rebalance([one, two])
-    member.start(PLACE, Positions((0, SPACE // 4), (0, 30)))
+    member.tracked(PLACE).start(Positions((0, SPACE // 4), (0, 30)), member.ranges(PLACE))
     one.keeps = True
     coordinator.rebalance([one, two])
     assert one.places == [PLACE]

@@ -3,15 +3,16 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
+from proxy.features.cooperative.assignment import Assignment
 from proxy.features.cooperative.membership import (
     LAYOUT,
     MARKER,
-    Given,
     Offer,
     assignment,
     read_given,
     read_offer,
     rejoin,
+    write_given,
 )
 from proxy.features.cooperative.ranges import FULL
 from proxy.features.cooperative.slots import MAX_SLOTS, Seat
@@ -34,25 +35,26 @@ def test_what_a_member_offers_is_read_as_it_was() -> None:
 
 
 SEAT = Seat(2**63 - 1, MAX_SLOTS, MAX_SLOTS - 1, frozenset([(b"t", 1)]))
+GIVEN = Assignment(
+    lanes={(b"t", 1): ((3, 9),)}, planned={(b"t", 2): FULL}, seat=SEAT, begins=frozenset([(b"u", 7)])
+)
 
 
 def test_what_the_leader_gives_is_read_as_it_was() -> None:
-    given = Given({(b"t", 1): ((3, 9),)}, {(b"t", 2): FULL}, SEAT, frozenset([(b"u", 7)]))
-    assert read_given(given.encoded()) == given
+    assert read_given(write_given(GIVEN)) == GIVEN
 
 
 def test_the_layout_of_what_the_leader_gives() -> None:
     """If these bytes change, other than by fields at their end, `LAYOUT` and `PROTOCOL` have to, too."""
-    given = Given({(b"t", 1): ((3, 9),)}, {(b"t", 2): FULL}, SEAT, frozenset([(b"u", 7)]))
     places = "0000 00000001 000174 00000001 00000001"
     lanes = "00000001 000174 00000001 00000001 00000003 00000009"
     planned = "00000001 000174 00000002 00000001 00000000 ffffffff"
     seat = "7fffffffffffffff 00000400 000003ff 00 00000001 000174 00000001 00000001"
     begins = "00000001 000175 00000001 00000007"
     data = bytes.fromhex(f"66676b 31 {lanes} {planned} {seat} {begins}")
-    assert given.encoded() == bytes.fromhex(places) + len(data).to_bytes(4) + data
+    assert write_given(GIVEN) == bytes.fromhex(places) + len(data).to_bytes(4) + data
     later = data + b"more"
-    assert read_given(bytes.fromhex(places) + len(later).to_bytes(4) + later) == given
+    assert read_given(bytes.fromhex(places) + len(later).to_bytes(4) + later) == GIVEN
 
 
 @pytest.mark.parametrize("data", [assignment([(b"t", 1)]), assignment([(b"t", 1)], b"other"), b"?"])
@@ -79,7 +81,7 @@ def test_what_a_gateway_gives_in_another_layout_is_no_plain_assignment(user_data
 def test_a_leader_gives_no_seat_that_costs_any_amount_of_memory(seat: Seat) -> None:
     """A client without a gateway may lead the group, and write any assignment."""
     with pytest.raises(Malformed):
-        read_given(Given({}, {}, seat).encoded())
+        read_given(write_given(Assignment(seat=seat)))
 
 
 @pytest.mark.parametrize("version", range(6))

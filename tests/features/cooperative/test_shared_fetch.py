@@ -6,6 +6,7 @@ They show which member waits for which other member, and what happens after erro
 import pytest
 
 from proxy.features.cooperative import shared_fetch
+from proxy.features.cooperative.assignment import Assignment
 from proxy.features.cooperative.key_hash import SPACE
 from proxy.features.cooperative.member import Member
 from proxy.features.cooperative.plan import Lanes
@@ -466,8 +467,8 @@ def bound(world: World, name: str, lane: KeyRange) -> tuple[Client, Member]:
     member.joins(b"billing", SESSION)
     member.presence.joins(client, world.now, SESSION)
     given: Lanes = {(TOPIC.encode(), 0): (lane,)}
-    member.synced(given, given, world.now)
-    member.progress.told((TOPIC.encode(), 0), 0)
+    member.synced(Assignment(lanes=given, planned=given), world.now)
+    member.tracked((TOPIC.encode(), 0)).told(0)
     return client, member
 
 
@@ -508,8 +509,8 @@ def test_what_is_put_aside_is_not_for_another_lane(world: World) -> None:
     world.produce(0, KEYS, codec=0)
     assert settled(one, two) == [1, 0]
     given: Lanes = {(TOPIC.encode(), 0): (QUARTERS[3],)}
-    member.synced(given, given, world.now)
-    member.progress.told((TOPIC.encode(), 0), 0)
+    member.synced(Assignment(lanes=given, planned=given), world.now)
+    member.tracked((TOPIC.encode(), 0)).told(0)
     two.lane, two.offsets[0], two.got[0] = QUARTERS[3], 0, {}
     two.ask(0)
     assert two.respond()
@@ -528,8 +529,8 @@ def test_who_waits_gets_nothing_of_a_lane_that_it_was_given_meanwhile(world: Wor
     other.ask()  # of a partition that is not its own as well: it goes upstream
     two.ask(0)
     given: Lanes = {(TOPIC.encode(), 0): (QUARTERS[3],)}
-    member.synced(given, given, world.now)
-    member.progress.told((TOPIC.encode(), 0), 0)
+    member.synced(Assignment(lanes=given, planned=given), world.now)
+    member.tracked((TOPIC.encode(), 0)).told(0)
     world.produce(0, KEYS, codec=0)
     assert one.respond()
     assert other.respond()
