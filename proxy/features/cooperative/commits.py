@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from proxy.features.cooperative.group import Group, Read, own_offset, slot_entry, with_positions
 from proxy.features.cooperative.identity import MemberIdentity
-from proxy.features.cooperative.member import Member, State
+from proxy.features.cooperative.member import Member
 from proxy.features.cooperative.members import INVALID_RANGES, OVERLAPS, TOO_LARGE, Members
 from proxy.features.cooperative.offsets import (
     GROUPS_SINCE,
@@ -21,6 +21,7 @@ from proxy.features.cooperative.offsets import (
     read_fetched_offsets,
 )
 from proxy.features.cooperative.positions import TopicPartition
+from proxy.features.cooperative.presence import State
 from proxy.features.cooperative.responses import Reply, Send, Take
 from proxy.protocol.api import ApiKey
 
@@ -170,7 +171,7 @@ class CommitRequest:
         if code := identity.denied(commit.places, claims=False):
             return code
         if (
-            member.state is State.UNKNOWN
+            member.presence.state is State.UNKNOWN
             or member.is_behind(commit.generation)
             or group.strange(member, commit)
             or not member.goes_on(commit.places)

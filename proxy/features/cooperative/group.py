@@ -134,17 +134,17 @@ class Group:
         """Note that a member receives its lanes of a generation.
 
         Return False if a member of a later generation is still in the group. Otherwise, all members of other
-        generations get no more records (`Member.freeze`), because their lanes may now belong to others. A
+        generations get no more records (`Presence.freeze`), because their lanes may now belong to others. A
         client that was stopped or disconnected does not notice this. Another member with the same
         group_instance_id (KIP-345) gets no more records either, because `member` replaces it.
         """
         others = [other for other in self._synced if other is not member]
-        if any(other.generation > generation and other.lives(now) for other in others):
+        if any(other.generation > generation and other.presence.lives(now) for other in others):
             return False
         for other in others:
             replaced = instance is not None and other.instance == instance
-            if (replaced or other.generation != generation) and not other.frozen:
-                other.freeze()
+            if (replaced or other.generation != generation) and not other.presence.frozen:
+                other.presence.freeze()
         if generation != self._generation:
             self._generation = generation
             self.positions.clear()  # members of other gateways may have committed in between
@@ -385,7 +385,7 @@ def own_offset(member: Member, entry: Entry, read: Read) -> Entry:
 def _idle(member: Member, place: TopicPartition, positions: Positions) -> Positions:
     """Move the offsets of an idle member past records of others, so that the lowest offset can move on."""
     ranges = member.ranges(place)
-    if ranges is None or member.frozen:
+    if ranges is None or member.presence.frozen:
         return positions
     at, progress = positions.lowest(ranges), member.at(place)
     if at <= progress.delivered or positions.highest(ranges) != at:

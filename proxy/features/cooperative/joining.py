@@ -341,14 +341,14 @@ class Joining:
         member = self._member
         if member is None:
             return
-        member.heartbeat()
+        member.heartbeats += 1
         joined_here = member.presence.joining or self._members.has_joined(
             (self._host, self.client_id), beat.member_id
         )
         if beat.member_id == member.member_id:
             joined_here = member.presence.joining or beat.generation <= member.generation
         if not joined_here:
-            member.joined_elsewhere()
+            member.presence.joins_elsewhere()
 
     def beat(self, beat: Beat, version: int, sent: float, frame: bytes, _now: float) -> bytes:
         """Process the coordinator's response to a heartbeat that was `sent` at this time. Return it."""
@@ -357,11 +357,11 @@ class Joining:
         # since then, the response is not about the present member.
         if member is not None and beat == (member.member_id, member.generation):
             if error_code in _GONE:
-                member.freeze()
+                member.presence.freeze()
             else:
                 # Errors 14, 15 and 16 count, too: a coordinator that has just loaded the group gives each
                 # member its whole session timeout.
-                member.confirm(sent, settled=error_code != _REBALANCING)
+                member.presence.confirm(sent, settled=error_code != _REBALANCING)
                 member.presence.beats(self)
         return frame
 
@@ -369,7 +369,7 @@ class Joining:
         self._sharing = False
         member = self._member
         if member is not None and member.member_id in {b"", self.member_id}:
-            member.freeze()
+            member.presence.freeze()
         self.member_id = b""
 
     def end(self, now: float) -> None:
@@ -378,11 +378,11 @@ class Joining:
         self._members.left(self._host, self)
 
     def _joins(self, member: Member, join: Join, now: float) -> None:
-        rebalance = inf if join.rebalance_ms is None else join.rebalance_ms / 1e3
-        member.joins(join.group, join.session_ms / 1e3, rebalance)
+        member.group, presence = join.group, member.presence
+        presence.session_seconds = join.session_ms / 1e3
+        presence.rebalance_seconds = inf if join.rebalance_ms is None else join.rebalance_ms / 1e3
         # Another process may serve a new member by the lanes of the client before it.
-        others_seconds = ABSENT_SECONDS if self._is_new else member.session_seconds
-        member.presence.joins(self, now, others_seconds)
+        presence.joins(self, now, ABSENT_SECONDS if self._is_new else presence.session_seconds)
 
     @property
     def _member(self) -> Member | None:

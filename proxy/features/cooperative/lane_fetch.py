@@ -116,7 +116,7 @@ class LaneFetch:
         self._member = member
         self._subscriber = subscriber
         self._began = now
-        self._epoch = member.epoch
+        self._epoch = member.presence.epoch
         self.wait_until = now + max(fetch.max_wait_ms, 0) / 1e3
         """The time at which the client must have a response, in seconds: its `max_wait_ms` is over then."""
         self.refuse_at = max(self.wait_until, now + HELD_SECONDS)
@@ -130,9 +130,14 @@ class LaneFetch:
                 entries["partition"].tolist(), entries["offset"].tolist(), strict=True
             ):
                 offsets[partition] = offset
-        for topic, partitions in self._offsets.items():
-            for partition, offset in partitions.items():
-                member.fetches((topic, partition), offset, now)
+        member.fetches(
+            (
+                ((topic, partition), offset)
+                for topic, offsets in self._offsets.items()
+                for partition, offset in offsets.items()
+            ),
+            now,
+        )
         self._goes_on = member.goes_on(self.places)
         """Whether the member has requested the committed offsets of all partitions of the fetch (see
         `Progress.jumped`)."""
@@ -223,7 +228,7 @@ class LaneFetch:
         return self._subscriber.find(self._member, self._wants() if gets else None, now)
 
     def _gets(self, now: float) -> bool:
-        return self._goes_on and self._member.gets(self._epoch, now)
+        return self._goes_on and self._member.presence.gets(self._epoch, now)
 
     def _request(self, now: float) -> bytes:
         fetch = self._fetch

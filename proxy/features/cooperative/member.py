@@ -2,13 +2,12 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from math import inf
 from typing import Final
 
 from proxy.features.cooperative.assignment import ANY, NOTHING, Assignment
 from proxy.features.cooperative.positions import Positions, TopicPartition
-from proxy.features.cooperative.presence import ABSENT_SECONDS, Presence
+from proxy.features.cooperative.presence import ABSENT_SECONDS, Presence, State
 from proxy.features.cooperative.progress import Progress
 from proxy.features.cooperative.ranges import FULL, KeyRanges, Split
 from proxy.features.cooperative.tally import FilterTally, LaneSeen
@@ -20,23 +19,6 @@ _HEARTBEATS: Final = 2
 flight. So a client that sends the second one has read the response to the first, and everything before that
 on this connection. franz-go sends heartbeats on another connection, but only after it has read the
 assignment."""
-
-
-class State(Enum):
-    """What this process knows of a member in its group. It decides whether the member gets records."""
-
-    DECLARED = "declared"
-    """The member's lane is declared in its client.id. No group assigns lanes to this member."""
-    UNKNOWN = "unknown"
-    """This process has not seen the member join, so it may have joined before this process knew it. The
-    member gets no records until it has joined again."""
-    FROZEN = "frozen"
-    """The member is joining, or its group may have continued without the member. The member gets no records
-    until its next SyncGroup."""
-    ASSIGNED = "assigned"
-    """The member has its assignment from SyncGroup, and gets its records."""
-    BROKERS = "assigned by brokers"
-    """A broker assigns whole partitions to the member (KIP-848)."""
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
@@ -54,7 +36,6 @@ class Member:
     """Whether the client keeps an earlier position, or possibly keeps it. Then the member has to release all
     its partitions and join again."""
     # Its membership
-    state: State = State.UNKNOWN
     group: bytes = b""
     """The group that the member has joined, or the group that owns its declared lane. The group of a declared
     lane is named in the client.id, or for a named lane in the options file. If the client.id names no group,
@@ -64,17 +45,7 @@ class Member:
     generation: int = -1
     instance: bytes | None = None
     """The group_instance_id in the member's last SyncGroup."""
-    session_seconds: float = 0.0
-    rebalance_seconds: float = inf
-    """The time that the coordinator gives the member to join again in a rebalance."""
-    settled_at: float = -inf
-    """The last time at which the group certainly was in no rebalance, in seconds."""
-    expires_at: float = 0.0
-    """The time from which on the coordinator may have removed the member from its group, in seconds."""
     presence: Presence = field(default_factory=Presence)
-    epoch: int = 0
-    """A number that changes whenever the member's lanes change, and when the member is frozen. If a fetch was
-    sent in an earlier epoch, its response has no records for the member."""
     heartbeats: int = 0
     """How many heartbeats the member has sent since its last assignment, on all its connections."""
     # What it has, and how far it is
@@ -87,18 +58,14 @@ class Member:
 
     def __post_init__(self) -> None:
         if self.declared is not None:
-            self.state = State.DECLARED
+            self.presence.state = State.DECLARED
             self._split = Split([self.declared]) if self.declared else None
 
     def __repr__(self) -> str:
-        return f"<Member {self.state.name} declared={self.declared} lanes={len(self.assignment.lanes)}>"
+        lanes = len(self.assignment.lanes)
+        return f"<Member {self.presence.state.name} declared={self.declared} lanes={lanes}>"
 
     # Its group
-
-    def joins(self, group: bytes, session_seconds: float, rebalance_seconds: float = inf) -> None:
-        self.group = group
-        self.session_seconds, self.rebalance_seconds = session_seconds, rebalance_seconds
-        self.freeze()
 
     def moves(self) -> None:
         """Record that the member joins on a new connection. Possibly it does not know its last assignment.
@@ -113,32 +80,15 @@ class Member:
         # It joins as a new member next. kafka-python keeps its position and unprocessed records all the same.
         self.keeps_position = self.keeps_position or self.keeps
 
-    def joined_elsewhere(self) -> None:
-        """Record that another process knows the member's lanes. To get records here, it has to join again."""
-        self.freeze()
-        self.state = State.UNKNOWN
-
-    def freeze(self) -> None:
-        """Give the member no records until its next SyncGroup."""
-        self.state = State.FROZEN
-        self.epoch += 1
-
-    def heartbeat(self) -> None:
-        self.heartbeats += 1
-
     @property
     def has_heard(self) -> bool:
         """Whether the client has certainly read its last assignment."""
         return self.assignment.number > 0 and self.heartbeats >= _HEARTBEATS
 
-    @property
-    def frozen(self) -> bool:
-        return self.state in _GET_NOTHING
-
     def joins_again(self, now: float) -> bool:
         given = self.assignment
-        if self.frozen:
-            return self.state is State.UNKNOWN
+        if self.presence.frozen:
+            return self.presence.state is State.UNKNOWN
         if now < given.waits_until:
             return False
         if given.gave_up_all and not self.has_heard:
@@ -188,42 +138,20 @@ class Member:
             for place, each in self.progress.items()
             if place in kept or place in owned
         }
-        self.keeps_position = self.presence.joining = False
-        self.heartbeats = 0
-        self.state = State.ASSIGNED
-        self.epoch += 1
-        self.confirm(now)
+        self.keeps_position, self.heartbeats = False, 0
+        self.presence.synced(now)
 
     def assigned(self, now: float) -> None:
         """Give the member whole partitions, because its broker assigns them (KIP-848)."""
-        if self.state is not State.BROKERS:
+        if self.presence.state is not State.BROKERS:
             self.synced(Assignment(plain=True), now)
-            self.state = State.BROKERS
-
-    def confirm(self, now: float, *, settled: bool = True) -> None:
-        """Record that the group knew the member at this time, and start the session timeout anew."""
-        if settled:
-            self.settled_at = max(self.settled_at, now)
-        # In a rebalance the coordinator removes a member that does not join in time, although it sends
-        # heartbeats. The rebalance began after `settled_at`.
-        until = min(now + self.session_seconds, self.settled_at + self.rebalance_seconds)
-        self.expires_at = max(self.expires_at, until)
-
-    def lives(self, now: float) -> bool:
-        """Return whether the member is still in the group at time `now`, as far as the gateway can tell."""
-        return not self.frozen and now <= self.expires_at
-
-    def gets(self, epoch: int, now: float) -> bool:
-        """Return whether the member still gets the records that it requested when its epoch was `epoch`."""
-        if self.state is State.ASSIGNED and not (now <= self.expires_at and self.presence.is_here(now)):
-            return False  # its lanes may already belong to other members, or it may have other lanes
-        return not self.frozen and epoch == self.epoch
+            self.presence.state = State.BROKERS
 
     def seen(
         self, positions: Mapping[TopicPartition, Positions], ends: Mapping[TopicPartition, int]
     ) -> tuple[str, list[LaneSeen]]:
         """Return the member's state (`MemberSeen.state`) and its lanes, for the reports."""
-        given, seat = self.assignment, self.assignment.seat
+        given, seat, frozen = self.assignment, self.assignment.seat, self.presence.frozen
         places = given.lanes or dict.fromkeys(self.first, self.declared or ())
         lanes: list[LaneSeen] = []
         for place, ranges in sorted(places.items()):
@@ -240,11 +168,11 @@ class Member:
                     topic=topic, partition=place[1], ranges=ranges, position=position, lag=lag, across=across
                 )
             )
-        if self.member_id or (self.declared is None and self.frozen):
-            state = "frozen" if self.frozen else "plain" if given.plain else "shares"
+        if self.member_id or (self.declared is None and frozen):
+            state = "frozen" if frozen else "plain" if given.plain else "shares"
         else:
             state = "declared"
-        return state, [] if self.frozen or given.plain else lanes
+        return state, [] if frozen or given.plain else lanes
 
     # Its lanes
 
@@ -255,12 +183,7 @@ class Member:
     def is_behind(self, generation: int) -> bool:
         # A client knows the generation before it has its lanes, and the coordinator takes its commits then.
         # Or another process has given the member its lanes.
-        return self.has_coordinator and generation > self.generation
-
-    @property
-    def has_coordinator(self) -> bool:
-        """Whether the member's group assigns its lanes, in this process or another one."""
-        return self.state not in {State.DECLARED, State.BROKERS}
+        return self.presence.has_coordinator and generation > self.generation
 
     def commits(self, place: TopicPartition) -> KeyRanges | None:
         """Return the key ranges for which the member commits a partition, or None for all keys."""
@@ -288,26 +211,32 @@ class Member:
 
     def tracked(self, place: TopicPartition) -> Progress:
         """Return the progress in a partition, to change it. It is kept if there is room."""
-        found = self.at(place)
-        if len(self.progress) < MAX_PARTITIONS:
-            self.progress[place] = found
+        found = self.progress.get(place)
+        if found is None:
+            found = Progress(self.assignment)
+            if len(self.progress) < MAX_PARTITIONS:
+                self.progress[place] = found
         return found
 
-    def fetches(self, place: TopicPartition, offset: int, now: float) -> None:
-        """Note a fetch of a partition.
+    def fetches(self, offsets: Iterable[tuple[TopicPartition, int]], now: float) -> None:
+        """Note the offsets from which the member fetches partitions.
 
         Raises:
             TooMany: the member has too many partitions.
         """
-        progress = self.tracked(place)
-        if place not in self.progress:
-            raise TooMany(f"a member of more than {MAX_PARTITIONS} partitions")
-        judged = self.has_coordinator and self.gets(self.epoch, now)
-        if progress.jumped or (judged and progress.jumps(offset, self.presence.alone_from, now)):
-            return
-        if 0 <= offset < self.first.get(place, offset + 1):
-            self.first[place] = offset
-        progress.fetches(offset, self.ranges(place))
+        presence, first = self.presence, self.first
+        judged = presence.has_coordinator and presence.gets(presence.epoch, now)
+        for place, offset in offsets:
+            progress = self.tracked(place)
+            if place not in self.progress:
+                raise TooMany(f"a member of more than {MAX_PARTITIONS} partitions")
+            if progress.jumped or (judged and progress.jumps(offset, presence.alone_from, now)):
+                continue
+            if 0 <= offset < first.get(place, offset + 1):
+                first[place] = offset
+            started, ranges = progress.started, self.ranges(place)
+            if started is not None and ranges is not None and offset < started.lowest(ranges):
+                progress.start(None, ranges)  # the application reads processed records again
 
     def goes_on(self, places: Iterable[TopicPartition]) -> bool:
         """Return whether the member may get records of all `places`.
@@ -315,14 +244,15 @@ class Member:
         Return False if the client still has to request the committed offset of one of these partitions. If it
         has certainly read its assignment, also note that it keeps its position (`keeps_position`).
         """
-        if not any(self.at(place).jumped for place in places):
+        progress = self.progress
+        if not any(place in progress and progress[place].jumped for place in places):
             return True
         self.keeps_position = self.keeps_position or self.has_heard
         return False
 
     def may_commit(self, place: TopicPartition, offset: int, committed: Positions | None) -> bool:
         """Return whether a commit is for records that this process has sent, or does not raise the offset."""
-        if not self.has_coordinator or self.at(place).reaches(offset):
+        if not self.presence.has_coordinator or self.at(place).reaches(offset):
             return True
         ranges = self.commits(place)
         return committed is not None and ranges is not None and offset <= committed.lowest(ranges)
@@ -336,6 +266,3 @@ class Member:
             for place, each in self.progress.items()
             if each.jumped or each.started is not None or each.scan.high >= 0
         }
-
-
-_GET_NOTHING: Final = frozenset({State.UNKNOWN, State.FROZEN})

@@ -133,7 +133,7 @@ class Members:
             connected = self.claims.connected(client) or client in self._joining
             # A disconnected member is left out if its session timeout is over, or if it gets no records until
             # it joins again.
-            if named not in by_group or not (away or connected or member.lives(now)):
+            if named not in by_group or not (away or connected or member.presence.lives(now)):
                 continue
             state, lanes = member.seen(self._groups[named].positions, ends)
             state = "away" if away else state
@@ -305,7 +305,7 @@ class Members:
 
     def fetches(self, client: Client, member: Member, now: float) -> str:
         """Note a fetch of a member. Return why its connection has to be closed, or "" if it has not."""
-        if not member.has_coordinator:
+        if not member.presence.has_coordinator:
             return ""
         member.presence.fetches(now)
         if not member.presence.closes(now):
@@ -332,7 +332,7 @@ class Members:
         if len(self._members) > MAX_MEMBERS:
             _, oldest = self._members.popitem(last=False)
             if oldest.declared is None:
-                oldest.freeze()  # it will be told to join again
+                oldest.presence.freeze()  # it will be told to join again
         return member
 
 

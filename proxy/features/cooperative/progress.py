@@ -97,11 +97,6 @@ class Progress:
             self.forget()  # the scan skips records that others had processed
         self.started, self._split = positions, None
 
-    def fetches(self, offset: int, ranges: KeyRanges | None) -> None:
-        started = self.started
-        if started is not None and ranges is not None and offset < started.lowest(ranges):
-            self.start(None, ranges)  # the application reads processed records again
-
     def lane(self, offset: int, ranges: KeyRanges, split: Split | None = None) -> tuple[Split, list[int]]:
         """Return the split of the partition, and for each step of the split the lowest offset to keep.
 

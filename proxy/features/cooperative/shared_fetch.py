@@ -96,7 +96,7 @@ class _Subscription:
 
     def __init__(self, member: Member, ranges: KeyRanges, place: TopicPartition) -> None:
         self.member, self.ranges = member, ranges
-        self.epoch = member.epoch
+        self.epoch = member.presence.epoch
         self.started = member.at(place).started
         self.shares = deque[Share]()
         self.upto = _NOT_YET
@@ -107,7 +107,7 @@ class _Subscription:
         """Return whether the member still has this lane. If not, its shares must not be used."""
         return (
             self.member is member
-            and self.epoch == member.epoch
+            and self.epoch == member.presence.epoch
             and self.started is member.at(place).started
             and self.ranges == member.ranges(place)
         )
@@ -115,7 +115,7 @@ class _Subscription:
     @property
     def patience(self) -> float:
         """For how many seconds a member's share is stored while the member does not request it."""
-        return self.member.session_seconds or WAIT_SECONDS
+        return self.member.presence.session_seconds or WAIT_SECONDS
 
     def least(self, offset: int, split: Split, step: int) -> int:
         return offset if self.started is None else max(offset, self.started.at(split.starts[step]))
@@ -395,7 +395,7 @@ class Subscriber:
         self.unpark()
         if self._went_at is None:
             self._went_at = now
-        if wants is None or not self._broker or not member.gets(member.epoch, now):
+        if wants is None or not self._broker or not member.presence.gets(member.presence.epoch, now):
             self._went_at = now
             return None
         found: dict[TopicPartition, Share] = {}
@@ -521,7 +521,7 @@ class Subscriber:
 
 
 def _is_current(lane: _Subscription, place: TopicPartition, now: float) -> bool:
-    return lane.is_of(lane.member, place) and lane.member.gets(lane.epoch, now)
+    return lane.is_of(lane.member, place) and lane.member.presence.gets(lane.epoch, now)
 
 
 def _watermark(state: State) -> int:

@@ -32,6 +32,7 @@ from proxy.features.cooperative.positions import (
     committed_metadata,
     read_committed,
 )
+from proxy.features.cooperative.presence import Presence
 from proxy.features.cooperative.ranges import FULL, KeyRanges
 from proxy.features.cooperative.slots import Seat, Slot, Stored, read_slot, resolved, slot_metadata
 from proxy.features.cooperative.tally import FilterTally, GroupNotice
@@ -576,8 +577,8 @@ SEAT = Seat(7, 2, 1, frozenset([PLACE]))
 
 def seated() -> tuple[Group, Member]:
     """Return a group, and a member with the low half of a partition and slot 1."""
-    group, member = Group("billing"), Member(FilterTally())
-    member.joins(GROUP, 6.0, 10.0)
+    presence = Presence(session_seconds=6.0, rebalance_seconds=10.0)
+    group, member = Group("billing"), Member(FilterTally(), group=GROUP, presence=presence)
     assert group.enters(member, 1, None, 0.0)
     member.synced(Assignment(lanes={PLACE: LOW}, planned={PLACE: LOW}, seat=SEAT), 0.0)
     return group, member
@@ -708,11 +709,11 @@ def test_a_member_that_does_not_join_a_rebalance_in_time_gets_nothing_more() -> 
     """Case 64. Its heartbeats are answered until the coordinator removes it."""
     _, member = seated()
     for beat in range(1, 12):
-        member.confirm(float(beat), settled=beat < 3)
-    assert member.lives(12.0)
-    assert not member.lives(12.1)
-    member.confirm(12.0)
-    assert member.lives(18.0)
+        member.presence.confirm(float(beat), settled=beat < 3)
+    assert member.presence.lives(12.0)
+    assert not member.presence.lives(12.1)
+    member.presence.confirm(12.0)
+    assert member.presence.lives(18.0)
 
 
 def test_heartbeats_that_tell_of_a_rebalance_do_not_keep_a_member_that_does_not_join() -> None:
@@ -723,8 +724,8 @@ def test_heartbeats_that_tell_of_a_rebalance_do_not_keep_a_member_that_does_not_
     member = shared.members.bound("h", b"billing.a")
     for now in range(5, 66, 5):
         coordinator.beat(client, REBALANCE_IN_PROGRESS, float(now))
-    assert member.lives(61.0)
-    assert not member.lives(61.1)
+    assert member.presence.lives(61.0)
+    assert not member.presence.lives(61.1)
 
 
 def test_offsets_of_an_earlier_generation_are_not_known_in_the_next_one() -> None:
@@ -749,6 +750,6 @@ def test_a_response_to_a_sync_that_was_on_its_way_for_long_gives_no_records() ->
     coordinator.synced(client, dict(read_sync(frame).assignments)[b"a"], 60.0)
     member = shared.members.bound("h", b"billing.a")
     assert client.places == [PLACE]
-    assert not member.lives(60.0)
+    assert not member.presence.lives(60.0)
     coordinator.beat(client, 0, 61.0)
-    assert member.lives(61.0)
+    assert member.presence.lives(61.0)

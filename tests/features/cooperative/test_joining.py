@@ -655,9 +655,9 @@ def test_a_heartbeat_counts_from_when_it_was_sent(
     one = client(shared)
     coordinator.rebalance([one], now=1.0)
     member = shared.members.bound("h", b"billing.a")
-    assert member.expires_at == 7.0
+    assert member.presence.expires_at == 7.0
     assert coordinator.beat(one, now=3.0) == 0
-    assert member.expires_at == 9.0
+    assert member.presence.expires_at == 9.0
 
 
 @pytest.mark.parametrize("error", [14, 15, 16])
@@ -672,7 +672,7 @@ def test_while_a_group_moves_to_another_coordinator_its_members_go_on(
     coordinator.rebalance([one], now=1.0)
     member = shared.members.bound("h", b"billing.a")
     assert coordinator.beat(one, error, now=3.0) == error
-    assert member.expires_at == 9.0
+    assert member.presence.expires_at == 9.0
 
 
 def test_in_a_plain_group_the_metadata_is_the_applications(shared: Shared, coordinator: Coordinator) -> None:

@@ -464,7 +464,7 @@ def bound(world: World, name: str, lane: KeyRange) -> tuple[Client, Member]:
     """Return a client and its member object. The member has one range of keys of the partition."""
     client = Client(world, lane, client_id=f"billing.{name}")
     member = world.members.bound("h", client.client_id.encode())
-    member.joins(b"billing", SESSION)
+    member.group, member.presence.session_seconds = b"billing", SESSION
     member.presence.joins(client, world.now, SESSION)
     given: Lanes = {(TOPIC.encode(), 0): (lane,)}
     member.synced(Assignment(lanes=given, planned=given), world.now)
@@ -483,7 +483,7 @@ def test_a_member_that_its_group_has_left_behind_gets_nothing(world: World, when
     two.ask(0)
     world.produce(0, KEYS, codec=0)
     if when == "waits":
-        left.freeze()
+        left.presence.freeze()
         one.respond()
     else:
         one.respond()
@@ -492,7 +492,7 @@ def test_a_member_that_its_group_has_left_behind_gets_nothing(world: World, when
         if when == "is silent":
             world.now += 2 * SESSION
         else:
-            left.freeze()
+            left.presence.freeze()
         two.offsets[0], two.got[0] = 0, {}
         two.ask(0)
     two.respond()
