@@ -241,14 +241,15 @@ class LaneFetch:
         at = fetch.body + layout.request_limits
         frame[at : at + 4] = wait.to_bytes(4, signed=True)
         self._asked.clear()
-        gets = self._gets(now)  # if not, the member must not be moved past records
+        if not self._gets(now):  # the member must not be moved past records
+            return bytes(frame)
         for topic, entries in _elements(fetch.topics, frame):
             for index, (partition, offset) in enumerate(
                 zip(entries["partition"].tolist(), entries["offset"].tolist(), strict=True)
             ):
                 place = topic, partition
                 scan = self._member.at(place).scan
-                if gets and place not in self._own and (after := scan.after(offset)) != offset:
+                if place not in self._own and (after := scan.after(offset)) != offset:
                     entries["offset"][index] = after
                     if layout.flexible and entries["last_epoch"][index] >= 0:
                         entries["last_epoch"][index] = scan.leader_epoch

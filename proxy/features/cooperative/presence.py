@@ -1,4 +1,4 @@
-"""Whether a process may serve a member, and how far it has sent the member's partitions.
+"""Whether a process may serve a member.
 
 Several processes may serve one address: gateways behind a load balancer, or an old and a new process during a
 restart. A member's connection to its coordinator may then reach another process than its fetches. The process
@@ -8,7 +8,7 @@ records from being lost:
 - A process stops serving a member soon after the member's connection to its coordinator has ended there, and
   when it learns that the member has joined elsewhere (`Presence`).
 - A process accepts commits only up to the offsets that it has itself sent in this generation, from the
-  committed offset on (`Progress`).
+  committed offset on (`progress.Progress`).
 
 So a commit never covers a record that the member did not get. One case is left: the process with the earlier
 lanes does not see the end of the coordinator connection (half-open), and a response of the other one is lost
