@@ -6,6 +6,7 @@ gateway remembers the range of these offsets (`Scan`), and requests the offsets 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from proxy.features.cooperative.batches import (
     HEADER_BYTES,
@@ -128,7 +129,7 @@ def end_of(records: Buffer) -> int:
     return end
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Scan:
     """A range of offsets, `low` to `high` - 1, without records for the lane and without transaction markers.
 
@@ -148,16 +149,16 @@ class Scan:
         """Return the offset to request from the broker if the client requests `offset`."""
         return self.high if self.low <= offset < self.high else offset
 
-    def learn(self, offset: int, found: Filtered, lane: LaneRecords) -> None:
-        """Extend the range with the result of a response to a fetch from the client's `offset`."""
+    def learned(self, offset: int, found: Filtered, lane: LaneRecords) -> "Scan":
+        """Return the range extended by the result of a response to a fetch from the client's `offset`."""
         low = max(offset, lane.last_kept + 1, lane.last_marker + 1)
         if found.end <= low:
-            return
-        if not self.low <= low <= self.high:
-            self.low, self.high, self.dropped = low, low, None
-        self.dropped = lane.dropped or self.dropped
-        if found.end > self.high:
-            self.high, self.leader_epoch = found.end, found.leader_epoch
+            return self
+        before = self if self.low <= low <= self.high else Scan(low, low)
+        dropped = lane.dropped or before.dropped
+        if found.end <= before.high:
+            return replace(before, dropped=dropped)
+        return Scan(before.low, found.end, found.leader_epoch, dropped)
 
     def placeholder(self, offset: int) -> bytes:
         """Return a batch without data that moves a client from an offset to `high`, or b"" if none is needed.
@@ -169,3 +170,6 @@ class Scan:
         if self.dropped is None or not self.low <= offset < self.high:
             return b""
         return placeholder(offset, self.high - 1, self.dropped)
+
+
+NO_SCAN: Final = Scan()

@@ -336,7 +336,7 @@ class LaneFetch:
         """Return the member's batches of a partition, and note the last offset that the member has got."""
         member, lane = self._member, found.lanes[0]
         progress = member.tracked(place)
-        progress.scan.learn(offset, found, lane)
+        progress.scan = progress.scan.learned(offset, found, lane)
         progress.sends(found.end)
         _count(member.tally, found, lane)
         if lane.last_kept >= 0:

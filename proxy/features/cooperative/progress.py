@@ -1,10 +1,10 @@
 """How far a member is in one partition."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 from proxy.features.cooperative.assignment import ANY, Assignment
-from proxy.features.cooperative.filtered import Scan
+from proxy.features.cooperative.filtered import NO_SCAN, Scan
 from proxy.features.cooperative.positions import Positions
 from proxy.features.cooperative.ranges import KeyRanges, Split
 
@@ -35,7 +35,7 @@ class Progress:
     """The committed offset of each hash when the member received its own committed offset. For some hashes,
     another member may have got further. The member gets no records before that offset. None if it gets all
     its records from its fetch offset on."""
-    scan: Scan = field(default_factory=Scan)
+    scan: Scan = NO_SCAN
     """The offsets to skip."""
     delivered: int = -1
     """The offset of the last record that was sent to the member, or -1."""
@@ -112,4 +112,4 @@ class Progress:
 
     def forget(self) -> None:
         """Forget which offsets to skip, because the log may have changed."""
-        self.scan = Scan()
+        self.scan = NO_SCAN

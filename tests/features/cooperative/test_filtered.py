@@ -122,7 +122,7 @@ def test_a_placeholder_stands_for_what_was_dropped_last(
 ) -> None:
     lane, found = shares(b"".join(batches))
     scan = Scan()
-    scan.learn(10, found, lane)
+    scan = scan.learned(10, found, lane)
     made = scan.placeholder(max(10, lane.end))
     if first is None:
         assert made == b""
@@ -158,9 +158,9 @@ def test_no_placeholder_ends_where_a_marker_does() -> None:
     """
     scan = Scan()
     lane, found = shares(of(OTHER, OTHER, base=8))
-    scan.learn(8, found, lane)
+    scan = scan.learned(8, found, lane)
     lane, found = shares(marker(10))
-    scan.learn(10, found, lane)
+    scan = scan.learned(10, found, lane)
     assert (lane.batches, lane.end) == ([marker(10)], 11)
     assert scan.placeholder(max(10, lane.end)) == b""
     assert [scan.after(offset) for offset in (8, 10)] == [10, 10]
@@ -176,7 +176,7 @@ def test_a_client_that_asks_again_gets_a_marker_again() -> None:
     for _ in range(2):
         assert scan.after(8) == 8
         lane, found = shares(log)
-        scan.learn(8, found, lane)
+        scan = scan.learned(8, found, lane)
         assert lane.batches == [marker(10)]
     assert [scan.after(offset) for offset in (8, 10, 11, 12)] == [8, 10, 12, 12]
 
@@ -240,7 +240,7 @@ def test_sarama_reads_each_record_of_its_lane(parts: list[list[bytes] | str], mo
         first = sum(read_header(each, 0).last_offset < wanted for each in log)
         fetched = log[max(first - before, 0) : first + most]
         found = split_records(b"".join(fetched), LANE, [offset] * len(LANE.starts), [offset])
-        scan.learn(offset, found, found.lanes[0])
+        scan = scan.learned(offset, found, found.lanes[0])
         batches = [*found.lanes[0].batches, scan.placeholder(max(offset, found.lanes[0].end))]
         for each in filter(None, batches):
             header = read_header(each, 0)
@@ -257,13 +257,13 @@ def test_sarama_reads_each_record_of_its_lane(parts: list[list[bytes] | str], mo
 def test_what_holds_nothing_is_skipped() -> None:
     scan = Scan()
     lane, found = shares(of(OTHER, OTHER, base=10))
-    scan.learn(10, found, lane)
+    scan = scan.learned(10, found, lane)
     assert [scan.after(offset) for offset in (9, 10, 11, 12)] == [9, 12, 12, 12]
     lane, found = shares(of(OTHER, base=12) + of(OTHER, base=13))  # it asked for 10 again
-    scan.learn(10, found, lane)
+    scan = scan.learned(10, found, lane)
     assert [scan.after(offset) for offset in (9, 10, 13, 14)] == [9, 14, 14, 14]
     lane, found = shares(of(MINE, OTHER, base=14))
-    scan.learn(10, found, lane)
+    scan = scan.learned(10, found, lane)
     assert [scan.after(offset) for offset in (10, 14, 15, 16)] == [10, 14, 16, 16]
 
 
@@ -274,9 +274,9 @@ def test_what_holds_nothing_before_a_record_does_not_reach_behind_it() -> None:
     """
     scan = Scan()
     lane, found = shares(of(MINE, base=3) + of(OTHER, base=4))
-    scan.learn(3, found, lane)
+    scan = scan.learned(3, found, lane)
     lane, found = shares(of(MINE, base=1) + of(OTHER, base=2))
-    scan.learn(1, found, lane)
+    scan = scan.learned(1, found, lane)
     assert [scan.after(offset) for offset in (2, 3)] == [3, 3]
 
 
@@ -285,9 +285,9 @@ def test_the_leader_epoch_is_that_of_the_last_batch() -> None:
     early = batch([Record(1, OTHER)], leader_epoch=5)
     late = batch([Record(2, OTHER)], leader_epoch=6)
     lane, found = shares(early + late)
-    scan.learn(1, found, lane)
+    scan = scan.learned(1, found, lane)
     lane, found = shares(early)
-    scan.learn(1, found, lane)
+    scan = scan.learned(1, found, lane)
     assert (scan.after(1), scan.leader_epoch) == (3, 6)
 
 
@@ -315,7 +315,7 @@ def test_no_record_of_a_lane_is_ever_skipped(
         assert MINE not in keys[offset:from_offset]
         fetched = [data for data in log if read_header(data, 0).last_offset >= from_offset][:most]
         found = split_records(b"".join(fetched), LANE, [offset] * len(LANE.starts), [offset])
-        scan.learn(offset, found, found.lanes[0])
+        scan = scan.learned(offset, found, found.lanes[0])
         got = [record.offset for record in read(b"".join(found.lanes[0].batches))]
         end = max(found.end, from_offset)
         assert got == [place for place in range(offset, min(end, len(keys))) if keys[place] == MINE]
