@@ -5,23 +5,29 @@ replaced (docs/developers/kip-951.md). Topics are identified by topic id, so a r
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from proxy.protocol.fetch_layout import Rows
+from proxy.protocol.fetch_layout import Entries, Rows
 from proxy.protocol.metadata import (
-    FIRST_VERSION,
+    IDS_VERSION,
     LAST_VERSION,
+    LEADER_AT,
     LEADER_BYTES,
     LeaderHint,
-    TopicElement,
+    Topic,
+    as_rows,
+    layout_of,
+    node_ids,
     partition_count,
+    partitions_of,
+    read_entries,
     read_topics,
-    topic_partitions,
+    with_bytes,
 )
-from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.primitives import ProtocolError, TooMany
 
 MAX_BYTES: Final = 1 << 23
 """The memory limit for topics, enough for 200,000 partitions with three replicas. Topics whose leaders were
@@ -37,16 +43,11 @@ MAX_HINTS: Final = 10_000
 
 _Indexes: TypeAlias = npt.NDArray[np.int32]
 _LeaderBytes: TypeAlias = npt.NDArray[np.uint8]
+"""Leader id and leader epoch, as rows of eight bytes."""
+_Edit: TypeAlias = tuple[Rows, _LeaderBytes]
+"""The offsets of leader ids, and the bytes for each."""
 _BYTES: Final = np.arange(LEADER_BYTES)
-
-
-class _Edits(NamedTuple):
-    """Replacements for leaders in a Metadata response."""
-
-    at: Rows
-    """The offsets of the leader ids in the response."""
-    leaders: _LeaderBytes
-    """The new leader id and leader epoch for each offset, as rows of eight bytes."""
+_LAYOUT: Final = layout_of(IDS_VERSION)
 
 
 class Leaders:
@@ -57,7 +58,7 @@ class Leaders:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._images: dict[bytes, bytes] = {}
-        """By topic id, the *image*: the bytes of the topic (`TopicElement.span`) with its newest leaders."""
+        """By topic id, the topic's image (`Topic.start`) with its newest leaders."""
         self._seen: dict[bytes, float] = {}
         """By topic id: when a response last confirmed the topic's leaders, in seconds, earliest first. A
         response with an older leader confirms nothing."""
@@ -82,17 +83,26 @@ class Leaders:
 
         `body` is the response without its header.
         """
-        if not FIRST_VERSION <= version <= LAST_VERSION:
+        if not IDS_VERSION <= version <= LAST_VERSION:
             return body
         self._forget_unconfirmed(now)
+        topics: list[Topic] = []
         try:
-            brokers, topics = read_topics(body, version, self._images)
+            head, found = read_topics(body, version, self._images)
+            topics.extend(found)
+        except TooMany:
+            pass  # the others stay unchanged, and are read the next time
         except ProtocolError:
             return body
-        compared = [self._compare(topic, body, brokers, now) for topic in topics]
+        brokers = node_ids(head)
+        compared = [
+            self._compare(topic, body, brokers, now)
+            for topic in topics
+            if topic.topic_id and not topic.error_code
+        ]
         edits = [edit for edit in compared if edit is not None]
-        self.updated += sum([len(edit.at) for edit in edits])
-        return _edited(body, edits) if edits else body
+        self.updated += sum([len(at) for at, _ in edits])
+        return with_bytes(body, edits) if edits else body
 
     def learn(self, hints: Iterable[LeaderHint]) -> None:
         """Learn leaders from responses other than Metadata.
@@ -110,7 +120,7 @@ class Leaders:
             known = of_topic.get(hint.partition)
             newer = known is not None and hint.leader_epoch > known.leader_epoch
             # Kafka numbers the partitions of a topic from 0 on.
-            room = self._hinted < MAX_HINTS and 0 <= hint.partition < partition_count(image)
+            room = self._hinted < MAX_HINTS and 0 <= hint.partition < partition_count(image, _LAYOUT)
             if newer or (known is None and room):
                 self._hinted += known is None
                 of_topic[hint.partition] = hint
@@ -118,7 +128,7 @@ class Leaders:
     def _apply_hints(self, topic_id: bytes) -> None:
         hints, image = self._hints.pop(topic_id), self._images[topic_id]
         self._hinted -= len(hints)
-        entries, at = topic_partitions(image)
+        entries, at = _partitions(image)
         places = dict(zip(entries["partition_index"].tolist(), range(len(at)), strict=True))
         epochs = entries["leader_epoch"]
         newer = [
@@ -130,43 +140,40 @@ class Leaders:
             told = b"".join([_leader_of(hint) for _, hint in newer])
             leaders = np.frombuffer(told, np.uint8).reshape(-1, LEADER_BYTES)
             # The time in `_seen` stays, because only Metadata confirms an image.
-            self._images[topic_id] = _edited(image, [_Edits(at[[place for place, _ in newer]], leaders)])
+            self._images[topic_id] = with_bytes(image, [(at[[place for place, _ in newer]], leaders)])
 
-    def _compare(self, topic: TopicElement, body: bytes, brokers: set[int], now: float) -> _Edits | None:
-        topic_id, (start, end) = topic
+    def _compare(self, topic: Topic, body: bytes, brokers: frozenset[int], now: float) -> _Edit | None:
+        topic_id, start = topic.topic_id, topic.start
         if topic_id in self._hints:
             self._apply_hints(topic_id)
         image = self._images.get(topic_id)
         if image is not None and body.startswith(image, start):
             self._keep(topic_id, image, now)
             return None
-        told = body[start:end]
+        told = body[start : topic.end]
         if image is None:
             self._keep(topic_id, told, now)
             return None
-        known, says = topic_partitions(image), topic_partitions(told)
-        of_known, of_says = _common(known.entries["partition_index"], says.entries["partition_index"])
-        known_epochs, epochs = known.entries["leader_epoch"][of_known], says.entries["leader_epoch"][of_says]
+        (known, known_at), (says, at) = _partitions(image), _partitions(told)
+        of_known, of_says = _common(known["partition_index"], says["partition_index"])
+        known_epochs, epochs = known["leader_epoch"][of_known], says["leader_epoch"][of_says]
         older = epochs < known_epochs
-        lacks = len(of_known) < len(known.at)  # partitions were added since this response was true
+        lacks = len(of_known) < len(known)  # partitions were added since this response was true
         if not lacks:
-            places = says.at[of_says[older]]
-            newest = _edited(told, [_Edits(places, _leaders(image, known.at[of_known[older]]))])
+            newest = with_bytes(told, [(at[of_says[older]], _leaders(image, known_at[of_known[older]]))])
         else:
             newer = epochs > known_epochs
-            places = known.at[of_known[newer]]
-            newest = _edited(image, [_Edits(places, _leaders(told, says.at[of_says[newer]]))])
+            newest = with_bytes(image, [(known_at[of_known[newer]], _leaders(told, at[of_says[newer]]))])
         # What is older confirms nothing.
         self._keep(topic_id, newest, self._seen[topic_id] if lacks or older.any() else now)
         # With an error a partition has no leader (5), and the error would have to go as well. An epoch of -1
         # is not known: it can't be told which of the two is newer.
-        replaced = older & (says.entries["error_code"][of_says] == 0) & (epochs >= 0)
+        replaced = older & (says["error_code"][of_says] == 0) & (epochs >= 0)
         if replaced.any():
-            replaced &= np.isin(known.entries["leader_id"][of_known], list(brokers))
+            replaced &= np.isin(known["leader_id"][of_known], list(brokers))
         if not replaced.any():
             return None
-        leaders = _leaders(image, known.at[of_known[replaced]])
-        return _Edits(start + says.at[of_says[replaced]], leaders)
+        return start + at[of_says[replaced]], _leaders(image, known_at[of_known[replaced]])
 
     def _keep(self, topic_id: bytes, image: bytes, seen: float) -> None:
         more = len(image) - len(self._images.get(topic_id, b""))
@@ -198,6 +205,12 @@ class Leaders:
             self._forget(topic_id)
 
 
+def _partitions(image: bytes) -> tuple[Entries, Rows]:
+    """Return the partitions of a topic, and the offsets of their leaders."""
+    places = partitions_of(image, _LAYOUT)
+    return read_entries(image, places, _LAYOUT), as_rows(places) + LEADER_AT
+
+
 def _leader_of(hint: LeaderHint) -> bytes:
     return hint.leader_id.to_bytes(4, signed=True) + hint.leader_epoch.to_bytes(4, signed=True)
 
@@ -214,10 +227,3 @@ def _common(known: _Indexes, says: _Indexes) -> tuple[Rows, Rows]:
 def _leaders(data: bytes, at: Rows) -> _LeaderBytes:
     leaders: _LeaderBytes = np.frombuffer(data, np.uint8)[at[:, None] + _BYTES]
     return leaders
-
-
-def _edited(data: bytes, edits: Iterable[_Edits]) -> bytes:
-    changed = np.array(np.frombuffer(data, np.uint8))
-    for at, leaders in edits:
-        changed[at[:, None] + _BYTES] = leaders
-    return changed.tobytes()

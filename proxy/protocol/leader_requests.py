@@ -13,9 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, response_header
 from proxy.protocol.messages import read, request
-from proxy.protocol.metadata import MAX_LEADERS, NO_TOPIC_ID, LeaderHint
+from proxy.protocol.metadata import MAX_LEADERS, NO_TOPIC_ID, LeaderHint, layout_of, read_entries, read_topics
 from proxy.protocol.schemas import (
-    METADATA,
     METADATA_REQUEST,
     OFFSET_FOR_LEADER_EPOCH,
     OFFSET_FOR_LEADER_EPOCH_REQUEST,
@@ -35,10 +34,6 @@ EPOCHS_VERSION: Final = 2
 Place: TypeAlias = tuple[bytes, int]
 """A partition: the topic's name or id, as in the client's fetch, and the partition's number."""
 
-_LEADERS: Final = frozenset(
-    {"topics.name", "topics.topic_id"}
-    | {f"topics.partitions.{name}" for name in ("error_code", "partition_index", "leader_id", "leader_epoch")}
-)
 _ENTRIES: Final[dict[int, tuple[int, str, str, str]]] = {
     ApiKey.PRODUCE: (13, PRODUCE, "partition_responses", "index"),
     ApiKey.SHARE_FETCH: (1, SHARE_FETCH, "partitions", "partition_index"),
@@ -98,14 +93,14 @@ def read_metadata(frame: bytes, *, by_id: bool) -> dict[Place, Leader]:
     """
     version = BY_ID if by_id else BY_NAME
     _, at = response_header(frame, LENGTH_BYTES, ApiKey.METADATA, version)
-    found = read(METADATA, ApiKey.METADATA, version, frame, at, only=_LEADERS)
+    body = frame[at:]
     leaders: dict[Place, Leader] = {}
-    for topic in found["topics"] or ():
-        name = topic["name"] or b""
-        for entry in topic["partitions"] or ():
-            if not entry["error_code"]:
-                place = topic["topic_id"] if by_id else name, entry["partition_index"]
-                leaders[place] = Leader(entry["leader_id"], entry["leader_epoch"], name)
+    for topic in read_topics(body, version, limited=False)[1]:
+        key = topic.topic_id if by_id else topic.name
+        entries = read_entries(body, topic.places, layout_of(version))
+        for error_code, partition, leader_id, epoch in entries.tolist():
+            if not error_code:
+                leaders[key, partition] = Leader(leader_id, epoch, topic.name)
     return leaders
 
 

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 import pytest
 
-from proxy.protocol.metadata import read_topics, topic_partitions
+from proxy.protocol.metadata import read_replicas
 from tests.clients.programs import tool
 from tests.integration.bystander import until
 from tests.integration.moving import GROUPS, PATIENCE, TOPIC, Received, Sent, doubled_by_the_client
@@ -65,10 +65,9 @@ def topic(cluster: Cluster) -> Iterator[None]:
 
 def epochs_of(body: bytes) -> Epochs:
     """Read the body of a Metadata v12 response about the topic."""
-    _, topics = read_topics(body, VERSION, {})
-    start, end = topics[0].span
-    told = topic_partitions(body[start:end])
-    return {at: (epoch, leader) for _, at, leader, epoch in told.entries.tolist()}
+    told = read_replicas(body, VERSION)
+    leaders = zip(told.epoch.tolist(), told.leader.tolist(), strict=True)
+    return dict(zip(told.partition.tolist(), leaders, strict=True))
 
 
 class Watch:

@@ -6,12 +6,22 @@ import pytest
 
 from proxy.protocol.api import ApiKey
 from proxy.protocol.messages import fields_at, read
-from proxy.protocol.metadata import FIRST_VERSION, LAST_VERSION, read_topics, topic_partitions
+from proxy.protocol.metadata import (
+    IDS_VERSION,
+    LAST_VERSION,
+    LEADER_AT,
+    as_rows,
+    layout_of,
+    node_ids,
+    partitions_of,
+    read_entries,
+    read_topics,
+)
 from proxy.protocol.schemas import METADATA
 from tests.core.metadata import ORDERS, OTHERS, message, partition, topic
 from tests.protocol.kio_messages import encode
 
-VERSIONS: Final = range(FIRST_VERSION, LAST_VERSION + 1)
+VERSIONS: Final = range(IDS_VERSION, LAST_VERSION + 1)
 
 
 def test_topics_are_alike_in_all_versions_that_are_walked() -> None:
@@ -32,16 +42,19 @@ def test_the_walk_reads_what_the_schema_reads(version: int, count: int) -> None:
         for topic_id in (ORDERS, OTHERS)
     ]
     body = encode(message(version, *topics), ())
-    brokers, elements = read_topics(body, version, {})
+    head, walked = read_topics(body, version)
+    elements = [*walked]
+    layout = layout_of(version)
     found = read(METADATA, ApiKey.METADATA, version, body, 0)
-    assert brokers == {broker["node_id"] for broker in found["brokers"]}
+    assert node_ids(head) == {broker["node_id"] for broker in found["brokers"]}
     assert [element.topic_id for element in elements] == [each["topic_id"] for each in found["topics"]]
     for element, described in zip(elements, found["topics"], strict=True):
-        start, end = element.span
-        entries, at = topic_partitions(body[start:end])
+        image = body[element.start : element.end]
+        places = partitions_of(image, layout)
+        entries = read_entries(image, places, layout)
         names = entries.dtype.names or ()
         assert [dict(zip(names, row.tolist(), strict=True)) for row in entries] == [
             {name: entry[name] for name in names} for entry in described["partitions"]
         ]
-        spans = [start + offset for offset in at.tolist()]
+        spans = (element.start + as_rows(places) + LEADER_AT).tolist()
         assert spans == [entry.spans["leader_id"][0] for entry in described["partitions"]]

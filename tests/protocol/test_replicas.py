@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from proxy.protocol.api import ApiKey
 from proxy.protocol.messages import read
-from proxy.protocol.metadata import MAX_STEPS
+from proxy.protocol.metadata import MAX_STEPS, read_replicas, with_leaders
 from proxy.protocol.primitives import ProtocolError, TooMany
-from proxy.protocol.replicas import read_replicas, with_leaders
 from proxy.protocol.schemas import METADATA
 from tests.examples import examples
 from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, message_class, messages

@@ -23,9 +23,8 @@ from proxy.protocol.fetch_layout import ERROR_CODE, HIGH_WATERMARK, LAYOUTS, Fet
 from proxy.protocol.fetch_request import FetchRequest, Topics
 from proxy.protocol.fetch_response import MAX_ERRORS, FetchResponseWalk, HintAt, PartitionError
 from proxy.protocol.leader_requests import Place
-from proxy.protocol.metadata import LAST_VERSION
+from proxy.protocol.metadata import LAST_VERSION, RACKS_VERSION
 from proxy.protocol.primitives import Buffer, ProtocolError
-from proxy.protocol.replicas import FIRST_VERSION
 
 UNKNOWN_EPOCHS: Final = 3
 """After this many errors UNKNOWN_LEADER_EPOCH in a row a client is sent to the leader. A follower that has
@@ -303,7 +302,7 @@ class RackClientsStage(Stage):
         # Not for a client that gets a part of partitions: the part needs the high watermark of one broker.
         if (
             request.api_key != _METADATA
-            or not FIRST_VERSION <= request.version <= LAST_VERSION
+            or not RACKS_VERSION <= request.version <= LAST_VERSION
             or self._state.gets_part
             or not self._shared.names_for(self._client_id)
         ):

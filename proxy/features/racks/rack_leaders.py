@@ -23,8 +23,8 @@ from proxy.core.connection_state import ConnectionState
 from proxy.features.racks.racks import RETURNS, BrokerRack, read_racks
 from proxy.protocol.api import ApiKey
 from proxy.protocol.leader_requests import Place
+from proxy.protocol.metadata import NOBODY, NodeIds, Replicas, read_replicas, with_leaders
 from proxy.protocol.primitives import UUID_BYTES, ProtocolError
-from proxy.protocol.replicas import NOBODY, NodeIds, Replicas, read_replicas, with_leaders
 
 MAX_BYTES: Final = 1 << 23
 """The memory limit for known topics, enough for 300,000 partitions with three replicas. Topics that were in

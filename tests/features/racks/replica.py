@@ -10,7 +10,7 @@ from proxy.features.racks.rack_clients import RackClientsStage
 from proxy.features.racks.rack_leaders import RackLeaders, Racks
 from proxy.features.racks.racks import BrokerRack
 from proxy.protocol.leader_requests import metadata_request
-from proxy.protocol.replicas import read_replicas
+from proxy.protocol.metadata import read_replicas
 from tests.frames import Want, fetch, framed, topic_id
 from tests.playbook import SESSION_ID, Playbook, full
 from tests.protocol.replicas import Part, body

@@ -19,7 +19,7 @@ from proxy.features.racks.options import RackOptions
 from proxy.features.racks.racks import BrokerRack, Zone
 from proxy.features.racks.running import RackAudit
 from proxy.net.link import Link
-from proxy.protocol.replicas import read_replicas
+from proxy.protocol.metadata import read_replicas
 from proxy.server.gateway import Gateway
 from proxy.server.process import Process
 from proxy.telemetry.metrics import exposition

@@ -15,7 +15,7 @@ from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import SessionLimits
 from proxy.features.racks.rack_clients import RackClientsStage
 from proxy.features.racks.rack_leaders import RackLeaders
-from proxy.protocol.replicas import read_replicas
+from proxy.protocol.metadata import read_replicas
 from tests.connections import Asked, connect
 from tests.examples import examples
 from tests.features.racks.replica import Known

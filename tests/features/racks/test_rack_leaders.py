@@ -14,7 +14,7 @@ from proxy.features.racks.rack_clients import RackClientsStage
 from proxy.features.racks.rack_leaders import LEAVES_SECONDS, MAX_CLIENTS, MAX_PLACES, RackLeaders
 from proxy.features.racks.rack_stage import RackStage
 from proxy.features.racks.racks import BrokerRacks
-from proxy.protocol.replicas import read_replicas
+from proxy.protocol.metadata import read_replicas
 from tests.examples import examples
 from tests.features.racks.replica import Known
 from tests.frames import framed
