@@ -7,16 +7,17 @@ authentication, the gateway can't ask. In this case it learns the brokers from t
 import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from proxy.addresses import Address, can_be_reached
 from proxy.net.listen import check_not_own
 from proxy.net.resolve import Resolver, try_each
 from proxy.net.tls import BrokerTls
 from proxy.protocol.api import ApiKey
+from proxy.protocol.brokers import read_brokers
 from proxy.protocol.messages import read, request
 from proxy.protocol.primitives import ProtocolError
-from proxy.protocol.schemas import API_VERSIONS, API_VERSIONS_REQUEST, METADATA, METADATA_REQUEST
+from proxy.protocol.schemas import API_VERSIONS, API_VERSIONS_REQUEST, METADATA_REQUEST
 from proxy.text.error_text import reason_of
 
 ASK_SECONDS: Final = 10.0
@@ -177,23 +178,14 @@ def metadata_request(version: int) -> bytes:
 
 def brokers_of(response: bytes, version: int) -> dict[int, Address]:
     """Read the brokers from a Metadata response (v1 to v8), without those that can't be reached."""
-    named = {
-        broker["node_id"]: Address((broker["host"] or b"").decode("utf-8", "replace"), broker["port"])
-        for broker in _brokers(response, version)
+    return {
+        broker.node_id: Address(broker.host, broker.port)
+        for broker in read_brokers(ApiKey.METADATA, version, response)[0]
+        if can_be_reached(broker.node_id, broker.host, broker.port)
     }
-    return {node_id: at for node_id, at in named.items() if can_be_reached(node_id, at.host, at.port)}
 
 
 def racks_of(response: bytes, version: int) -> dict[int, str]:
     """Read the racks of the brokers that have one from a Metadata response (v1 to v8)."""
-    return {
-        broker["node_id"]: broker["rack"].decode("utf-8", "replace")
-        for broker in _brokers(response, version)
-        if broker["rack"]
-    }
-
-
-def _brokers(response: bytes, version: int) -> list[Any]:
-    only = frozenset({"brokers"})
-    found = read(METADATA, ApiKey.METADATA, version, response, 0, only=only, whole=False)
-    return found["brokers"] or []
+    brokers, _ = read_brokers(ApiKey.METADATA, version, response)
+    return {broker.node_id: broker.rack for broker in brokers if broker.rack}

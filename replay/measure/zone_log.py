@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.protocol.api import ApiKey
+from proxy.protocol.brokers import Broker
 from proxy.protocol.fetch_layout import HIGH_WATERMARK
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.session.decision import Reason
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.measure.racks import Racks, host_of
-from replay.protocol.cluster import TELLS, Node, read_cluster
+from replay.protocol.cluster import TELLS, read_cluster
 from replay.simulate.captured_response import CapturedResponse
 from replay.simulate.outcome import Outcome
 
@@ -83,7 +84,7 @@ class NodesSeen(NamedTuple):
     """When the response came, in ns since 1970."""
     cluster: str
     """The cluster's id, "" if the response has none."""
-    nodes: tuple[Node, ...]
+    nodes: tuple[Broker, ...]
 
 
 @dataclass(slots=True, kw_only=True)

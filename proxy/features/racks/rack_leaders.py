@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.core.connection_state import ConnectionState
-from proxy.features.racks.racks import RETURNS, BrokerRack, read_racks
+from proxy.features.racks.racks import RETURNS
 from proxy.protocol.api import ApiKey
+from proxy.protocol.brokers import Broker, read_brokers
 from proxy.protocol.leader_requests import Place
 from proxy.protocol.metadata import NOBODY, NodeIds, Replicas, read_replicas, with_leaders
 from proxy.protocol.primitives import UUID_BYTES, ProtocolError
@@ -61,7 +62,7 @@ class Racks(Protocol):
 
     def may_be_here(self, node_id: int | None) -> bool: ...
 
-    def learn(self, brokers: Iterable[BrokerRack]) -> None: ...
+    def learn(self, brokers: Iterable[Broker]) -> None: ...
 
 
 ALL: Final = b"", -1
@@ -222,7 +223,7 @@ class RackLeaders:
         """
         with suppress(ProtocolError):
             self._learn(read_replicas(body, version), now)
-            self.racks.learn(read_racks(ApiKey.METADATA, version, body)[0])
+            self.racks.learn(read_brokers(ApiKey.METADATA, version, body)[0])
 
     def _name(self, topic_key: bytes) -> bytes:
         return self._names.get(topic_key, topic_key) if len(topic_key) == UUID_BYTES else topic_key

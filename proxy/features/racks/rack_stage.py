@@ -5,8 +5,9 @@ from typing import Final
 from proxy.core.connection_state import ConnectionState
 from proxy.core.in_flight import Handler, InFlight, Over
 from proxy.core.stage import Stage
-from proxy.features.racks.racks import VERSIONS, BrokerRacks
+from proxy.features.racks.racks import BrokerRacks
 from proxy.protocol.api import LENGTH_BYTES, response_header
+from proxy.protocol.brokers import VERSIONS
 from proxy.protocol.primitives import Buffer, ProtocolError, Truncated
 
 MAX_READ: Final = 1 << 18

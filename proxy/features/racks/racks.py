@@ -6,18 +6,10 @@ zones of their provider, so traffic between two racks crosses zones.
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
-from proxy.protocol.api import RESPONSE_START_BYTES, ApiKey
-from proxy.protocol.messages import read
-from proxy.protocol.schemas import ADDRESSED
-
-VERSIONS: Final = {
-    int(key): range(first, ADDRESSED[key].last + 1)
-    for key, first in ((ApiKey.METADATA, 1), (ApiKey.DESCRIBE_CLUSTER, 0))
-}
-"""The APIs whose responses have the racks of brokers, and the versions in which they can be read."""
-
+from proxy.protocol.api import RESPONSE_START_BYTES
+from proxy.protocol.brokers import Broker, read_brokers
 
 RETURNS: Final = (
     "closed",
@@ -50,37 +42,6 @@ class Zone(StrEnum):
     """The broker has no rack, or no response has named it yet."""
 
 
-class BrokerRack(NamedTuple):
-    """A broker in a response, with its rack. The rack is empty if the broker has none."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str
-
-
-def read_racks(api_key: int, version: int, body: bytes) -> tuple[list[BrokerRack], int]:
-    """Return the brokers in a response of one of `VERSIONS`, and the offset at which they end.
-
-    `body` is the response without its header. It may end after the brokers.
-
-    Raises:
-        ProtocolError: the body does not match the version, or ends before the last broker.
-    """
-    message = ADDRESSED[api_key]
-    found = read(message.schema, api_key, version, body, 0, only=message.where, whole=False)
-    brokers = [
-        BrokerRack(
-            broker["node_id"],
-            broker["host"].decode(errors="replace"),
-            broker["port"],
-            (broker["rack"] or b"").decode(errors="replace"),
-        )
-        for broker in found["brokers"] or ()
-    ]
-    return brokers, found.spans["brokers"][1]
-
-
 class BrokerRacks:
     """The racks of the brokers, as far as responses have named them. A process keeps them as long as it runs.
 
@@ -92,11 +53,11 @@ class BrokerRacks:
         self.rack = rack
         self.by_node: dict[int, str] = {}
         """The rack of each broker by its node id, "" if it has none."""
-        self.by_address: dict[tuple[str, int], BrokerRack] = {}
+        self.by_address: dict[tuple[str, int], Broker] = {}
         """The broker at each host and port that a response has named."""
         self._named: dict[tuple[str, int], tuple[str, int]] = {}
         """For an IP and port, the host and port that responses have."""
-        self.changed: Callable[[Iterable[BrokerRack]], None] = lambda _: None
+        self.changed: Callable[[Iterable[Broker]], None] = lambda _: None
         """Called with brokers that are new, or whose rack or address has changed."""
         self._learned: dict[tuple[int, int], bytes] = {}
         """By API key and version, the bytes of a response after its correlation id, up to the end of its
@@ -117,13 +78,13 @@ class BrokerRacks:
         """Note the brokers of a response, whose body is at `at`. It may end after the brokers.
 
         Raises:
-            ProtocolError: as for `read_racks`.
+            ProtocolError: as for `read_brokers`.
         """
-        brokers, end = read_racks(api_key, version, frame[at:])
+        brokers, end = read_brokers(api_key, version, frame[at:])
         self.learn(brokers)
         self._learned[api_key, version] = frame[RESPONSE_START_BYTES : at + end]
 
-    def learn(self, brokers: Iterable[BrokerRack]) -> None:
+    def learn(self, brokers: Iterable[Broker]) -> None:
         """Note the brokers of a response. The newest response wins."""
         new = [
             broker
@@ -138,11 +99,11 @@ class BrokerRacks:
             self._learned.clear()
             self.changed(new)
 
-    def found_at(self, ip: str, broker: BrokerRack) -> None:
+    def found_at(self, ip: str, broker: Broker) -> None:
         """Note an IP of a broker whose responses have a host name."""
         self._named[ip, broker.port] = (broker.host, broker.port)
 
-    def at(self, host: str, port: int) -> BrokerRack | None:
+    def at(self, host: str, port: int) -> Broker | None:
         """Return the broker at an address. None if no response has named it."""
         return self.by_address.get(self._named.get((host, port), (host, port)))
 

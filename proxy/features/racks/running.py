@@ -15,8 +15,9 @@ from proxy.features.racks.rack_clients import RackClientsStage
 from proxy.features.racks.rack_leaders import RackLeaders
 from proxy.features.racks.rack_offsets import RackOffsetsStage, Troubles
 from proxy.features.racks.rack_stage import RackStage
-from proxy.features.racks.racks import BrokerRack, BrokerRacks, Zone
+from proxy.features.racks.racks import BrokerRacks, Zone
 from proxy.features.racks.raise_fetch import RaiseFetch
+from proxy.protocol.brokers import Broker
 
 _RECORDS = WHAT.index("records")
 
@@ -52,7 +53,7 @@ class RackAudit(Running[RackOptions, Zones]):
         self._byte_counts = Counter[tuple[str, str]]()
         """See `Zones.byte_counts`."""
         self._counted: dict[LinkInfo, _Counted] = {}
-        self._unresolved: list[BrokerRack] = []
+        self._unresolved: list[Broker] = []
         """Brokers whose host names could not be looked up. `look` tries again."""
         self._warned = False
 
@@ -179,16 +180,16 @@ class RackAudit(Running[RackOptions, Zones]):
                 if at == _RECORDS and zone is Zone.OTHER:
                     counted.records_other_zone += more
 
-    def _changed(self, brokers: Iterable[BrokerRack]) -> None:
+    def _changed(self, brokers: Iterable[Broker]) -> None:
         """Note brokers that are new, or have a new rack or address."""
         self._look_up(brokers)
         self._leaders.changed()
 
-    def _look_up(self, brokers: Iterable[BrokerRack]) -> None:
+    def _look_up(self, brokers: Iterable[Broker]) -> None:
         for broker in brokers:
             self._process.spawn(self._resolve(broker))
 
-    async def _resolve(self, broker: BrokerRack) -> None:
+    async def _resolve(self, broker: Broker) -> None:
         # Transparent mode knows only the IP of a link's broker.
         try:
             ips = await self._process.ips(broker.host)

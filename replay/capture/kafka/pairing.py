@@ -7,6 +7,7 @@ response. Only requests in flight are buffered.
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -23,14 +24,12 @@ from proxy.protocol.api import (
     is_flexible,
     request_header,
 )
+from proxy.protocol.metadata import IDS_VERSION, LAST_VERSION, read_topics
 from proxy.protocol.primitives import (
-    UUID_BYTES,
     Buffer,
     ProtocolError,
     read_compact_count,
     read_compact_string,
-    read_int16,
-    read_int32,
     read_string,
     skip_tags,
 )
@@ -444,81 +443,19 @@ def _software(frame: Buffer, body: int) -> str:
     return b" ".join(part for part in (name, version) if part).decode(errors="replace")
 
 
-_FIRST_WITH_IDS: Final = 10
-_LAST: Final = 13
-
-
 def learn_topics(frame: Buffer, version: int, topics: dict[bytes, str]) -> None:
     """Add names by topic id from a Metadata response, with its length. Only v10 to v13 have topic ids."""
-    if _FIRST_WITH_IDS <= version <= _LAST:
-        topics |= _topics_of(bytes(frame[RESPONSE_START_BYTES:]))
+    if IDS_VERSION <= version <= LAST_VERSION:
+        topics |= _topics_of(bytes(frame[RESPONSE_START_BYTES:]), version)
 
 
 @lru_cache(maxsize=8)
-def _topics_of(frame: bytes) -> dict[bytes, str]:
+def _topics_of(frame: bytes, version: int) -> dict[bytes, str]:
     """Return names by topic id. Results are cached: all clients of a cluster get the same response."""
     topics: dict[bytes, str] = {}
-    try:
-        _, at = skip_tags(frame, 0)
-        at = _skip_brokers(frame, at + 4)
-        _, at = read_compact_string(frame, at)  # cluster_id
-        count, at = read_compact_count(frame, at + 4)
-        for _ in range(count or 0):
-            at = _topic(frame, at, topics)
-    except ProtocolError:
-        pass  # names are only shown to people; without a name a topic is shown by its id
+    with suppress(ProtocolError):  # names are only shown to people; without a name a topic is shown by its id
+        body = frame[skip_tags(frame, 0)[1] :]
+        for topic in read_topics(body, version, limited=False)[1]:
+            if topic.name and topic.topic_id and not topic.error_code:
+                topics[topic.topic_id] = topic.name.decode(errors="replace")
     return topics
-
-
-def _skip_brokers(frame: bytes, at: int) -> int:
-    count, at = read_compact_count(frame, at)
-    for _ in range(count or 0):
-        _, at = read_compact_string(frame, at + 4)  # node_id, host
-        _, at = read_compact_string(frame, at + 4)  # port, rack
-        _, at = skip_tags(frame, at)
-    return at
-
-
-def _skip_partitions(frame: bytes, at: int, count: int) -> int:
-    """Skip the partitions of a topic, of which there is at least one."""
-    start, lists = at, []
-    for number in range(count):
-        at += 14  # error_code, partition_index, leader_id, leader_epoch
-        for _ in range(3):  # replicas, in-sync replicas, offline replicas
-            lists.append(at)
-            nodes, at = read_compact_count(frame, at)
-            at += 4 * (nodes or 0)
-        lists.append(at)
-        _, at = skip_tags(frame, at)
-        if not number and _are_alike(frame, lists, at - start, count):
-            return start + count * (at - start)
-    return at
-
-
-def _are_alike(frame: bytes, places: list[int], size: int, count: int) -> bool:
-    """Return whether entries of one size follow each other, which have the same counts and no tags.
-
-    Most partitions of a topic have as many replicas. `places` are where the first entry has its counts. The
-    last one is that of its tags.
-    """
-    columns = [frame[place : place + count * size : size] for place in places]
-    # A larger count has a second byte.
-    same = all(column == column[:1] * count and column[0] < _LARGE_COUNT for column in columns)
-    return same and not columns[-1][0]
-
-
-_LARGE_COUNT: Final = 128
-
-
-def _topic(frame: bytes, at: int, topics: dict[bytes, str]) -> int:
-    error_code, at = read_int16(frame, at)
-    name, at = read_compact_string(frame, at)
-    topic_id = bytes(frame[at : at + UUID_BYTES])
-    count, at = read_compact_count(frame, at + UUID_BYTES + 1)  # id, is_internal
-    if count:
-        at = _skip_partitions(frame, at, count)
-    _, at = read_int32(frame, at)  # topic_authorized_operations
-    _, at = skip_tags(frame, at)
-    if name and not error_code and any(topic_id):
-        topics[topic_id] = name.decode(errors="replace")
-    return at

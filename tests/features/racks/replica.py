@@ -8,7 +8,7 @@ from uuid import UUID
 from proxy.core.connection_state import ConnectionState
 from proxy.features.racks.rack_clients import RackClientsStage
 from proxy.features.racks.rack_leaders import RackLeaders, Racks
-from proxy.features.racks.racks import BrokerRack
+from proxy.protocol.brokers import Broker
 from proxy.protocol.leader_requests import metadata_request
 from proxy.protocol.metadata import read_replicas
 from tests.frames import Want, fetch, framed, topic_id
@@ -41,7 +41,7 @@ class Known:
 
     may_be_here = is_here
 
-    def learn(self, brokers: Iterable[BrokerRack]) -> None:
+    def learn(self, brokers: Iterable[Broker]) -> None:
         """See `BrokerRacks.learn`."""
 
 

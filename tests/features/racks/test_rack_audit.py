@@ -16,9 +16,10 @@ from proxy.addresses import Address
 from proxy.core.connection import Connection
 from proxy.features.racks.figures import WHAT, Zones
 from proxy.features.racks.options import RackOptions
-from proxy.features.racks.racks import BrokerRack, Zone
+from proxy.features.racks.racks import Zone
 from proxy.features.racks.running import RackAudit
 from proxy.net.link import Link
+from proxy.protocol.brokers import Broker
 from proxy.protocol.metadata import read_replicas
 from proxy.server.gateway import Gateway
 from proxy.server.process import Process
@@ -258,7 +259,7 @@ def test_the_address_tells_the_broker_of_a_link_to_the_bootstrap_or_in_transpare
             fetched(one.link(number, Address("10.0.0.7", 9092)))
             found = one.counts()
             assert (found["other", "records"], found["unknown", "records"]) == (300, 300)
-            one.audit.racks.found_at("10.0.0.7", BrokerRack(2, "kafka-2", 9092, "R2"))
+            one.audit.racks.found_at("10.0.0.7", Broker(2, "kafka-2", 9092, "R2"))
             assert one.audit.described(one.links[-1])["zone"] == "same"
 
     played(scene)
@@ -269,8 +270,8 @@ def test_two_clusters_behind_a_transparent_gateway_are_told_apart() -> None:
 
     def scene() -> None:
         one = Played(transparent="redirect", bootstrap="")
-        one.audit.racks.learn([BrokerRack(1, "10.0.0.1", 9092, "R1")])
-        one.audit.racks.learn([BrokerRack(1, "10.1.0.1", 9092, "R2")])
+        one.audit.racks.learn([Broker(1, "10.0.0.1", 9092, "R1")])
+        one.audit.racks.learn([Broker(1, "10.1.0.1", 9092, "R2")])
         fetched(one.link(7, Address("10.0.0.1", 9092)))
         fetched(one.link(8, Address("10.1.0.1", 9092)))
         found = one.counts()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from proxy.features.racks.racks import BrokerRack, BrokerRacks, Zone, read_racks
+from proxy.features.racks.racks import BrokerRacks, Zone
+from proxy.protocol.brokers import Broker, read_brokers
 from tests.features.racks.racks import DESCRIBE_CLUSTER, METADATA, brokers, play, told
 from tests.playbook import request
 
@@ -28,7 +29,7 @@ def test_rule_1_racks_come_from_metadata_and_describe_cluster(
     zones = [Zone.OTHER, Zone.SAME, Zone.UNKNOWN, Zone.UNKNOWN]
     assert [racks.zone(node_id) for node_id in (1, 2, 3, 4)] == zones
     assert [racks.zone_at(f"kafka-{node_id}", 9092) for node_id in (1, 2, 3, 4)] == zones
-    racks.found_at("10.0.0.2", BrokerRack(2, "kafka-2", 9092, "R2"))
+    racks.found_at("10.0.0.2", Broker(2, "kafka-2", 9092, "R2"))
     assert racks.zone_at("10.0.0.2", 9092) is Zone.SAME
     assert racks.zone_at("10.0.0.2", 9093) is Zone.UNKNOWN
 
@@ -57,11 +58,11 @@ def test_brokers_that_a_response_names_again_are_not_parsed_again(monkeypatch: p
     """Parsing them took a fourth of the gateway's time for a Metadata response."""
     parsed: list[tuple[int, int]] = []
 
-    def parse(api_key: int, version: int, body: bytes) -> tuple[list[BrokerRack], int]:
+    def parse(api_key: int, version: int, body: bytes) -> tuple[list[Broker], int]:
         parsed.append((api_key, version))
-        return read_racks(api_key, version, body)
+        return read_brokers(api_key, version, body)
 
-    monkeypatch.setattr("proxy.features.racks.racks.read_racks", parse)
+    monkeypatch.setattr("proxy.features.racks.racks.read_brokers", parse)
     one = play(BrokerRacks("R2"))
     for number, version in enumerate((5, 5, 4, 5, 4), 1):
         answer = told(METADATA, version, brokers(version), number)

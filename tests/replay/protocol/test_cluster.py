@@ -8,15 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.protocol.api import ApiKey
+from proxy.protocol.brokers import Broker
 from proxy.protocol.messages import response
 from proxy.protocol.schemas import DESCRIBE_CLUSTER, METADATA
-from replay.protocol.cluster import Cluster, Node, Replicas, read_cluster, unpacked
+from replay.protocol.cluster import Cluster, Replicas, read_cluster, unpacked
 from tests.examples import examples
 
 NODES = (
-    Node(1, "10.0.0.1", 9092, "R1"),
-    Node(2, "kafka-2", 9093, ""),
-    Node(70_000, "::1", 65_535, "R\u00fc"),
+    Broker(1, "10.0.0.1", 9092, "R1"),
+    Broker(2, "kafka-2", 9093, ""),
+    Broker(70_000, "::1", 65_535, "R\u00fc"),
 )
 LISTED = [
     {
