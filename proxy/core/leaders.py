@@ -128,19 +128,16 @@ class Leaders:
     def _apply_hints(self, topic_id: bytes) -> None:
         hints, image = self._hints.pop(topic_id), self._images[topic_id]
         self._hinted -= len(hints)
-        entries, at = _partitions(image)
-        places = dict(zip(entries["partition_index"].tolist(), range(len(at)), strict=True))
-        epochs = entries["leader_epoch"]
-        newer = [
-            (place, hint)
-            for index, hint in hints.items()
-            if (place := places.get(index)) is not None and hint.leader_epoch > epochs[place]
-        ]
-        if newer:
-            told = b"".join([_leader_of(hint) for _, hint in newer])
-            leaders = np.frombuffer(told, np.uint8).reshape(-1, LEADER_BYTES)
+        known, at = _partitions(image)
+        told = np.array([(0, *hint[1:]) for hint in hints.values()], _LAYOUT.fields)
+        of_known, of_told = _common(known["partition_index"], told["partition_index"])
+        newer = told["leader_epoch"][of_told] > known["leader_epoch"][of_known]
+        if newer.any():
+            told_at = of_told[newer] * _LAYOUT.size + LEADER_AT
             # The time in `_seen` stays, because only Metadata confirms an image.
-            self._images[topic_id] = with_bytes(image, [(at[[place for place, _ in newer]], leaders)])
+            self._images[topic_id] = with_bytes(
+                image, [(at[of_known[newer]], _leaders(told.tobytes(), told_at))]
+            )
 
     def _compare(self, topic: Topic, body: bytes, brokers: frozenset[int], now: float) -> _Edit | None:
         topic_id, start = topic.topic_id, topic.start
@@ -209,10 +206,6 @@ def _partitions(image: bytes) -> tuple[Entries, Rows]:
     """Return the partitions of a topic, and the offsets of their leaders."""
     places = partitions_of(image, _LAYOUT)
     return read_entries(image, places, _LAYOUT), as_rows(places) + LEADER_AT
-
-
-def _leader_of(hint: LeaderHint) -> bytes:
-    return hint.leader_id.to_bytes(4, signed=True) + hint.leader_epoch.to_bytes(4, signed=True)
 
 
 def _common(known: _Indexes, says: _Indexes) -> tuple[Rows, Rows]:

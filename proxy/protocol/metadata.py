@@ -46,6 +46,8 @@ LEADER_BYTES: Final = 8
 """The size of leader id and leader epoch, which are adjacent fields."""
 NOBODY: Final = -1
 """No broker: fills the columns of a partition that has fewer replicas than others."""
+IN_SYNC, OFFLINE = 1, 2
+"""The places of isr_nodes and offline_replicas among the arrays of a partition."""
 NODE_IDS: Final = frozenset({"brokers.node_id"})
 MAX_STEPS: Final = 1 << 16
 """The limit of work for one response: 20 to 40 ms. A topic with known bytes takes 2 steps, any other topic
@@ -300,6 +302,11 @@ def as_rows(places: Places) -> Rows:
     return np.array(places, np.intp)
 
 
+def rows_of(topics: Iterable[Topic]) -> Rows:
+    """Return the places of the partitions of topics, one after the other."""
+    return np.concatenate([np.empty(0, np.intp), *[as_rows(topic.places) for topic in topics]])
+
+
 def read_entries(data: bytes, places: Places | Rows, layout: Layout) -> Entries:
     """Return the fields at the start of the entries of partitions. See `Layout.fields`."""
     if isinstance(places, range):
@@ -307,16 +314,6 @@ def read_entries(data: bytes, places: Places | Rows, layout: Layout) -> Entries:
     rows = np.asarray(places, np.intp)
     found: Entries = np.frombuffer(data, np.uint8)[rows[:, None] + np.arange(layout.size)].view(layout.fields)
     return found[:, 0]
-
-
-def find_node_ids(data: bytes, rows: Rows, layout: Layout) -> list[tuple[Rows, Rows]]:
-    """Return, for each array in the entries at these offsets, where its node ids begin, and their numbers."""
-    at, found = rows + layout.size, list[tuple[Rows, Rows]]()
-    for _ in range(layout.arrays):
-        counts, at = (_compact_counts if layout.flexible else _counts)(data, at)
-        found.append((at, counts))
-        at = at + _INT * counts
-    return found
 
 
 def _counts(data: bytes, at: Rows) -> tuple[Rows, Rows]:
@@ -340,20 +337,26 @@ def _ints(data: bytes, at: Rows) -> npt.NDArray[np.int32]:
     return found[:, 0]
 
 
-def read_node_ids(data: bytes, at: Rows, counts: Rows) -> NodeIds:
-    """Return node ids that `find_node_ids` has found, one row for each partition, filled with `NOBODY`.
+def read_node_ids(data: bytes, rows: Rows, layout: Layout, array: int) -> tuple[NodeIds, Rows]:
+    """Return the node ids in an array of the entries at these offsets, and their numbers.
+
+    `array` is `IN_SYNC` or `OFFLINE`. Each entry has one row of node ids, filled with `NOBODY`.
 
     Raises:
-        TooMany: a partition has too many.
+        TooMany: an entry has too many.
     """
+    read_counts = _compact_counts if layout.flexible else _counts
+    counts, at = read_counts(data, rows + layout.size)
+    for _ in range(array):
+        counts, at = read_counts(data, at + _INT * counts)
     most = int(counts.max(initial=0))
     if most > _MAX_REPLICAS or (most + 1) * len(counts) > _MAX_NODES:
         raise TooMany(f"{len(counts)} partitions with up to {most} replicas")
     columns = np.full((len(counts), most), NOBODY, np.int32)
     for number in range(most):
-        rows = np.nonzero(counts > number)[0]
-        columns[rows, number] = _ints(data, at[rows] + _INT * number)
-    return columns
+        has = np.nonzero(counts > number)[0]
+        columns[has, number] = _ints(data, at[has] + _INT * number)
+    return columns, counts
 
 
 def read_replicas(body: bytes, version: int) -> Replicas:
@@ -364,17 +367,15 @@ def read_replicas(body: bytes, version: int) -> Replicas:
     """
     layout = layout_of(version)
     head, found = read_topics(body, version)
-    topics, places, end = list[TopicRows](), list[Rows](), 0
-    for topic in found:
-        if not topic.error_code:
-            start, end = end, end + len(topic.places)
-            topics.append(TopicRows(topic.name, topic.topic_id, start, end))
-            places.append(as_rows(topic.places))
-    rows = np.concatenate(places) if places else np.empty(0, np.intp)
-    _, in_sync_at, *offline_at = find_node_ids(body, rows, layout)
-    in_sync = read_node_ids(body, *in_sync_at)
-    for each in offline_at:
-        for column in read_node_ids(body, *each).T:
+    listed = [topic for topic in found if not topic.error_code]
+    topics, end = list[TopicRows](), 0
+    for topic in listed:
+        start, end = end, end + len(topic.places)
+        topics.append(TopicRows(topic.name, topic.topic_id, start, end))
+    rows = rows_of(listed)
+    in_sync, _ = read_node_ids(body, rows, layout, IN_SYNC)
+    if layout.arrays > OFFLINE:
+        for column in read_node_ids(body, rows, layout, OFFLINE)[0].T:
             in_sync[(in_sync == column[:, None]) & (column[:, None] != NOBODY)] = NOBODY
     entries = read_entries(body, rows, layout)
     has_epoch = "leader_epoch" in (layout.fields.names or ())

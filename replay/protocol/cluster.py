@@ -3,7 +3,7 @@
 Sans-IO. The responses are those to Metadata (v1 and later, which have racks) and DescribeCluster.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -14,13 +14,13 @@ from proxy.protocol.api import RESPONSE_START_BYTES, ApiKey, is_flexible
 from proxy.protocol.brokers import VERSIONS, Broker, brokers_in
 from proxy.protocol.messages import read
 from proxy.protocol.metadata import (
+    IN_SYNC,
     Topic,
-    as_rows,
-    find_node_ids,
     layout_of,
     read_entries,
     read_node_ids,
     read_topics,
+    rows_of,
 )
 from proxy.protocol.primitives import ProtocolError, skip_tags
 from proxy.protocol.schemas import ADDRESSED
@@ -32,8 +32,6 @@ TELLS: Final[Mapping[int, frozenset[str]]] = {
 """The API keys whose responses `read_cluster` reads, and the fields."""
 _BROKERS: Final = 1
 """The endpoint_type of brokers in DescribeCluster v1 and later. The other one is that of controllers."""
-_IN_SYNC: Final = 1
-"""The place of the in-sync replicas among the arrays of a partition."""
 
 
 class Replicas(NamedTuple):
@@ -81,19 +79,16 @@ def unpacked(packed: bytes) -> Iterator[Replicas]:
 @lru_cache(maxsize=8)  # all clients of a cluster get the same response
 def _read(api_key: int, version: int, content: bytes, partitions: bool) -> Cluster | None:
     """Read a response without its length and correlation id."""
-    topics: Iterable[Topic] = ()
+    packed: dict[str, bytes] = {}
     try:
-        body = content[skip_tags(content, 0)[1] :] if is_flexible(api_key, version) else content
+        at = skip_tags(content, 0)[1] if is_flexible(api_key, version) else 0
         if api_key == ApiKey.METADATA and partitions:
+            body = content[at:]
             head, topics = read_topics(body, version, only=TELLS[api_key], limited=False)
+            packed = _packed(body, version, [topic for topic in topics if topic.name and topic.places])
         else:
             schema = ADDRESSED[api_key].schema
-            head = read(schema, api_key, version, body, 0, only=TELLS[api_key], whole=False)
-        packed = {
-            _text(topic.name): _packed(body, version, topic)
-            for topic in topics
-            if topic.name and topic.places
-        }
+            head = read(schema, api_key, version, content, at, only=TELLS[api_key], whole=False)
     except ProtocolError:
         return None
     if head.get("error_code") or head.get("endpoint_type", _BROKERS) != _BROKERS:
@@ -101,16 +96,17 @@ def _read(api_key: int, version: int, content: bytes, partitions: bool) -> Clust
     return Cluster(_text(head.get("cluster_id")), tuple(brokers_in(head)), packed)
 
 
-def _packed(body: bytes, version: int, topic: Topic) -> bytes:
-    layout = layout_of(version)
-    entries = read_entries(body, topic.places, layout)
-    ids_at, counts = find_node_ids(body, as_rows(topic.places), layout)[_IN_SYNC]
-    in_sync = read_node_ids(body, ids_at, counts)
+def _packed(body: bytes, version: int, topics: list[Topic]) -> dict[str, bytes]:
+    layout, rows = layout_of(version), rows_of(topics)
+    entries = read_entries(body, rows, layout)
+    in_sync, counts = read_node_ids(body, rows, layout, IN_SYNC)
     columns = entries["partition_index"], entries["leader_id"], counts, in_sync
     table = np.column_stack(columns).astype(">i4")
     widths = table.shape[1] - in_sync.shape[1] + counts  # without what fills shorter rows
-    packed: bytes = table[np.arange(table.shape[1]) < widths[:, None]].tobytes()
-    return packed
+    numbers = table[np.arange(table.shape[1]) < widths[:, None]]
+    ends = np.append(0, np.cumsum(widths))[np.cumsum([len(topic.places) for topic in topics], dtype=np.intp)]
+    parts = np.split(numbers, ends)
+    return {_text(topic.name): part.tobytes() for topic, part in zip(topics, parts, strict=False)}
 
 
 def _text(name: bytes | None) -> str:

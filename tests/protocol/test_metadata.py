@@ -1,60 +1,142 @@
-"""The fast reader for the topics of Metadata finds the same values as the reader that uses the schema."""
+"""The fast reader of leaders and replicas finds what the reader that uses the schema finds."""
 
-from typing import Final
+from contextlib import suppress
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.protocol.api import ApiKey
-from proxy.protocol.messages import fields_at, read
+from proxy.protocol.messages import read
 from proxy.protocol.metadata import (
     IDS_VERSION,
     LAST_VERSION,
-    LEADER_AT,
-    as_rows,
+    MAX_STEPS,
     layout_of,
-    node_ids,
-    partitions_of,
-    read_entries,
-    read_topics,
+    read_replicas,
+    with_leaders,
 )
+from proxy.protocol.primitives import ProtocolError, TooMany
 from proxy.protocol.schemas import METADATA
-from tests.core.metadata import ORDERS, OTHERS, message, partition, topic
-from tests.protocol.kio_messages import encode
-
-VERSIONS: Final = range(IDS_VERSION, LAST_VERSION + 1)
-
-
-def test_topics_are_alike_in_all_versions_that_are_walked() -> None:
-    forms = {
-        field.fields
-        for version in VERSIONS
-        for field in fields_at(METADATA, version)
-        if field.name == "topics"
-    }
-    assert len(forms) == 1
+from tests.examples import examples
+from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, message_class, messages
+from tests.protocol.replicas import VERSIONS, Part, body
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 40])
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_walk_reads_what_the_schema_reads(version: int, count: int) -> None:
-    topics = [
-        topic(version, topic_id, [partition(version, index, index % 3, index + 5) for index in range(count)])
-        for topic_id in (ORDERS, OTHERS)
-    ]
-    body = encode(message(version, *topics), ())
-    head, walked = read_topics(body, version)
-    elements = [*walked]
-    layout = layout_of(version)
-    found = read(METADATA, ApiKey.METADATA, version, body, 0)
-    assert node_ids(head) == {broker["node_id"] for broker in found["brokers"]}
-    assert [element.topic_id for element in elements] == [each["topic_id"] for each in found["topics"]]
-    for element, described in zip(elements, found["topics"], strict=True):
-        image = body[element.start : element.end]
-        places = partitions_of(image, layout)
-        entries = read_entries(image, places, layout)
-        names = entries.dtype.names or ()
-        assert [dict(zip(names, row.tolist(), strict=True)) for row in entries] == [
-            {name: entry[name] for name in names} for entry in described["partitions"]
+def same_as_schema(data: bytes, version: int) -> None:
+    """Check that both readers find the same in a response."""
+    found = read_replicas(data, version)
+    says = read(METADATA, ApiKey.METADATA, version, data, 0)
+    assert found.brokers == {broker["node_id"] for broker in says["brokers"]}
+    topics = [topic for topic in says["topics"] if not topic["error_code"]]
+    assert [topic.name for topic in found.topics] == [topic["name"] or b"" for topic in topics]
+    ids = [topic["topic_id"] if version >= 10 and any(topic["topic_id"]) else b"" for topic in topics]
+    assert [topic.topic_id for topic in found.topics] == ids
+    ends = np.cumsum([len(topic["partitions"]) for topic in topics]).tolist()
+    assert [topic.end for topic in found.topics] == ends
+    assert [topic.start for topic in found.topics] == [0, *ends[:-1]][: len(ends)]
+    parts: list[Any] = [part for topic in topics for part in topic["partitions"]]
+    assert found.partition.tolist() == [part["partition_index"] for part in parts]
+    assert found.error.tolist() == [part["error_code"] for part in parts]
+    assert found.leader.tolist() == [part["leader_id"] for part in parts]
+    assert found.epoch.tolist() == [part.get("leader_epoch", -1) for part in parts]
+    assert found.at.tolist() == [part.spans["leader_id"][0] for part in parts]
+    for row, part in zip(found.in_sync.tolist(), parts, strict=True):
+        offline = part.get("offline_replicas") or []
+        assert [each for each in row if each != -1] == [
+            each for each in part["isr_nodes"] if each not in offline and each != -1
         ]
-        spans = (element.start + as_rows(places) + LEADER_AT).tolist()
-        assert spans == [entry.spans["leader_id"][0] for entry in described["partitions"]]
+
+
+def test_topics_with_ids_are_alike_in_all_versions() -> None:
+    """So what one version has told can be compared with what another one tells."""
+    assert len({layout_of(version) for version in range(IDS_VERSION, LAST_VERSION + 1)}) == 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 40])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_partitions_that_are_alike(version: int, count: int) -> None:
+    parts = [Part(leader=at % 3 + 1, epoch=at, replicas=(at, 2, 3), offline=(3,)) for at in range(count)]
+    same_as_schema(body(version, {"orders": parts, "t": parts}), version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_partitions_with_different_replicas(version: int) -> None:
+    """One partition of many has fewer in-sync replicas, another one more, and one has none."""
+    parts = [Part() for _ in range(20)]
+    parts[7], parts[9], parts[19] = (
+        Part(isr=(1,)),
+        Part(replicas=(1, 2, 3, 4), isr=(4, 2, 1, 3)),
+        Part(isr=()),
+    )
+    same_as_schema(body(version, {"orders": parts, "t": parts[::-1]}), version)
+
+
+@pytest.mark.parametrize("version", [5, 13])
+def test_partitions_with_many_replicas(version: int) -> None:
+    """From 127 on, a compact count has two bytes."""
+    for counts in ([127, 1, 127, 1, 1], [126, 127, 128, 256], [200] * 5):
+        parts = [Part(replicas=(1, 2), isr=tuple(range(count)), offline=(count - 1,)) for count in counts]
+        same_as_schema(body(version, {"orders": parts}), version)
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+def test_unknown_tags_are_skipped(version: int) -> None:
+    same_as_schema(body(version, {"orders": [Part() for _ in range(9)]}, tags=UNKNOWN_TAGS), version)
+
+
+def test_topics_with_an_error_are_left_out() -> None:
+    data = body(7, {"a": [Part()], "b": [Part()]}, errors={"a": 5})
+    assert [topic.name for topic in read_replicas(data, 7).topics] == [b"b"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@examples(20)
+@given(data=st.data())
+def test_any_response_is_read_as_the_schema_reads_it(version: int, data: st.DataObject) -> None:
+    message = data.draw(messages(message_class(3, version)))
+    tags = data.draw(st.sampled_from([(), UNKNOWN_TAGS])) if version >= 9 else ()
+    same_as_schema(encode(message, tags), version)
+
+
+@pytest.mark.parametrize("version", [1, 5, 8, 9, 13])
+def test_what_is_cut_off_or_longer_is_refused(version: int) -> None:
+    whole = body(version, {"orders": [Part() for _ in range(6)], "t": [Part(isr=(1,)), Part()]})
+    for size in range(len(whole)):
+        with pytest.raises(ProtocolError):
+            read_replicas(whole[:size], version)
+    with pytest.raises(ProtocolError):
+        read_replicas(whole + b"\0", version)
+
+
+@pytest.mark.parametrize("version", [1, 9])
+@examples(200)
+@given(data=st.data())
+def test_damaged_bytes_raise_nothing_else(version: int, data: st.DataObject) -> None:
+    whole = bytearray(body(version, {"orders": [Part() for _ in range(5)], "t": [Part(isr=(1,))]}))
+    for at in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=4)):
+        whole[at] = data.draw(st.integers(0, 255))
+    with suppress(ProtocolError):
+        read_replicas(bytes(whole), version)
+
+
+def test_a_response_that_would_cost_too_much_is_refused() -> None:
+    """Ten thousand partitions that are alike cost little. So do not as many topics."""
+    read_replicas(body(9, {"orders": [Part() for _ in range(10_000)]}), 9)
+    with pytest.raises(TooMany):
+        read_replicas(body(9, {f"t{number}": [Part()] for number in range(MAX_STEPS // 16)}), 9)
+    with pytest.raises(TooMany):
+        read_replicas(body(9, {"orders": [Part(isr=tuple(range(257)))]}), 9)
+    with pytest.raises(TooMany):
+        read_replicas(body(9, {"orders": [Part()] * 10_000, "t": [Part(isr=tuple(range(256)))]}), 9)
+
+
+@pytest.mark.parametrize("version", [1, 13])
+def test_leaders_are_replaced_and_nothing_else(version: int) -> None:
+    parts = [Part(leader=at % 3 + 1) for at in range(5)]
+    found = read_replicas(before := body(version, {"orders": parts}), version)
+    after = with_leaders(before, found.at[1:3], np.array([7, -1], np.int32))
+    parts[1:3] = [parts[1]._replace(leader=7), parts[2]._replace(leader=-1)]
+    assert after == body(version, {"orders": parts})
