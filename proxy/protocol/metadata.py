@@ -8,6 +8,7 @@ same schema.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import accumulate
 from math import inf
 from typing import Final, NamedTuple, TypeAlias
 
@@ -119,24 +120,13 @@ class Topic(NamedTuple):
     """The places of the partitions in the body. Empty if the image was known."""
 
 
-class TopicRows(NamedTuple):
-    """A topic of `Replicas`. For name and id see `Topic`."""
-
-    name: bytes
-    topic_id: bytes
-    start: int
-    """The row of its first partition."""
-    end: int
-    """The row after its last partition."""
-
-
 class Replicas(NamedTuple):
     """The partitions of a Metadata response. Each has one row."""
 
     brokers: frozenset[int]
     """The node ids of the brokers in the response."""
-    topics: list[TopicRows]
-    """The topics without an error."""
+    topics: list[tuple[Topic, slice]]
+    """The topics without an error, and the rows of each."""
     partition: NodeIds
     error: npt.NDArray[np.int16]
     leader: NodeIds
@@ -368,11 +358,7 @@ def read_replicas(body: bytes, version: int) -> Replicas:
     layout = layout_of(version)
     head, found = read_topics(body, version)
     listed = [topic for topic in found if not topic.error_code]
-    topics, end = list[TopicRows](), 0
-    for topic in listed:
-        start, end = end, end + len(topic.places)
-        topics.append(TopicRows(topic.name, topic.topic_id, start, end))
-    rows = rows_of(listed)
+    rows, ends = rows_of(listed), accumulate(len(topic.places) for topic in listed)
     in_sync, _ = read_node_ids(body, rows, layout, IN_SYNC)
     if layout.arrays > OFFLINE:
         for column in read_node_ids(body, rows, layout, OFFLINE)[0].T:
@@ -381,7 +367,9 @@ def read_replicas(body: bytes, version: int) -> Replicas:
     has_epoch = "leader_epoch" in (layout.fields.names or ())
     return Replicas(
         brokers=node_ids(head),
-        topics=topics,
+        topics=[
+            (topic, slice(end - len(topic.places), end)) for topic, end in zip(listed, ends, strict=True)
+        ],
         partition=entries["partition_index"].astype(np.int32),
         error=entries["error_code"].astype(np.int16),
         leader=entries["leader_id"].astype(np.int32),

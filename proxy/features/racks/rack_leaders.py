@@ -237,18 +237,18 @@ class RackLeaders:
         return known.table[at] if at < len(numbers) and numbers[at] == partition else None
 
     def _learn(self, found: Replicas, now: float) -> None:
-        lengths = [topic.end - topic.start for topic in found.topics]
+        lengths = [len(topic.places) for topic, _ in found.topics]
         order = np.lexsort((found.partition, np.repeat(np.arange(len(lengths)), lengths)))
         columns = (found.partition, found.leader, found.epoch, *found.in_sync.T)
         table = np.column_stack(columns)[order]
         changed = False
         # The newest response wins, also with older epochs: the topic may be another one of the same name.
-        for topic in found.topics:
+        for topic, rows in found.topics:
             if topic.name:
                 before = self._topics.get(topic.name)
                 # Responses below v10 have no ids. The next fetch by id may be of the same topic.
                 topic_id = topic.topic_id or (b"" if before is None else before.topic_id)
-                known = _Known(topic_id, table[topic.start : topic.end].copy(), now)
+                known = _Known(topic_id, table[rows].copy(), now)
                 changed |= before is None or not np.array_equal(before.table, known.table)
                 self._forget(topic.name)
                 self._topics[topic.name] = known
@@ -413,8 +413,7 @@ class RackLeaders:
         if not here or ALL[0] in true:
             return body
         may = (found.error == 0) & (found.leader >= 0) & ~np.isin(found.leader, here)
-        for topic in found.topics:
-            rows = slice(topic.start, topic.end)
+        for topic, rows in found.topics:
             if topic.name not in self._topics:  # there was no memory for it: its leaders would not be found
                 may[rows] = False
             elif (partitions := true.get(topic.name)) is not None:
@@ -465,8 +464,8 @@ def _choose(found: Replicas, rows: npt.NDArray[np.intp], nodes: list[int], clien
     (rendezvous hashing). So clients and partitions spread. A broker that comes or goes moves only its own.
     """
     starts, of_client = np.zeros(len(found.partition), np.uint32), crc32(client_id.encode())
-    for topic in found.topics:
-        starts[topic.start : topic.end] = crc32(topic.name, of_client)
+    for topic, its_rows in found.topics:
+        starts[its_rows] = crc32(topic.name, of_client)
     seeds = starts[rows] + found.partition[rows].astype(np.uint32) * np.uint32(0x9E3779B1)
     chosen = np.full(len(rows), NOBODY, np.int32)
     best = np.full(len(rows), -1, np.int64)
