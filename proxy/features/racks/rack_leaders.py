@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.core.connection_state import ConnectionState
-from proxy.features.racks.racks import RETURNS
+from proxy.features.racks.racks import RETURNS, BrokerRacks
 from proxy.protocol.api import ApiKey
-from proxy.protocol.brokers import Broker, read_brokers
+from proxy.protocol.brokers import read_brokers
 from proxy.protocol.leader_requests import Place
 from proxy.protocol.metadata import NOBODY, NodeIds, Replicas, read_replicas, with_leaders
 from proxy.protocol.primitives import UUID_BYTES, ProtocolError
@@ -53,16 +53,6 @@ _MORE_BYTES: Final = 400
 """The memory for a known topic in addition to its columns."""
 _PARTITION, _LEADER, _EPOCH, _IN_SYNC = 0, 1, 2, 3
 """The columns of `_Known.table`. In-sync replicas are in the last ones."""
-
-
-class Racks(Protocol):
-    """See `proxy.features.racks.racks.BrokerRacks`."""
-
-    def is_here(self, node_id: int | None) -> bool: ...
-
-    def may_be_here(self, node_id: int | None) -> bool: ...
-
-    def learn(self, brokers: Iterable[Broker]) -> None: ...
 
 
 ALL: Final = b"", -1
@@ -119,7 +109,7 @@ class RackLeaders:
     """
 
     def __init__(
-        self, racks: Racks, clients: Callable[[], Collection[str]], max_bytes: int = MAX_BYTES
+        self, racks: BrokerRacks, clients: Callable[[], Collection[str]], max_bytes: int = MAX_BYTES
     ) -> None:
         self.racks = racks
         self._clients = clients

@@ -7,7 +7,8 @@ from uuid import UUID
 
 from proxy.core.connection_state import ConnectionState
 from proxy.features.racks.rack_clients import RackClientsStage
-from proxy.features.racks.rack_leaders import RackLeaders, Racks
+from proxy.features.racks.rack_leaders import RackLeaders
+from proxy.features.racks.racks import BrokerRacks
 from proxy.protocol.brokers import Broker
 from proxy.protocol.leader_requests import metadata_request
 from proxy.protocol.metadata import read_replicas
@@ -26,7 +27,7 @@ TOPICS: Final = {"t": [Part()] * 40, "u": [LED_HERE] * 2}
 """Broker 1 leads all partitions of t, and broker 2, which is in the rack, those of u."""
 
 
-class Known:
+class Known(BrokerRacks):
     """The racks of the brokers, as far as the gateway has heard of them.
 
     Args:
@@ -34,6 +35,7 @@ class Known:
     """
 
     def __init__(self, *here: int) -> None:
+        super().__init__("R2")
         self.nodes: Collection[int] = here
 
     def is_here(self, node_id: int | None) -> bool:
@@ -52,7 +54,9 @@ class Gateway:
     of its own, which it shares with its like of the other connections.
     """
 
-    def __init__(self, *, knows: bool = True, racks: Callable[[], Racks] = lambda: Known(REPLICA)) -> None:
+    def __init__(
+        self, *, knows: bool = True, racks: Callable[[], BrokerRacks] = lambda: Known(REPLICA)
+    ) -> None:
         self.shared = [RackLeaders(racks(), lambda: {CLIENT}) for _ in range(2)]
         if knows:
             self.learn(TOPICS)
