@@ -1,5 +1,7 @@
 """Runs two cores in lock-step, with and without the fast path. Their outputs must be the same."""
 
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from proxy.core.budget import RequestBudget
@@ -67,7 +69,7 @@ class Twin:
 
     @property
     def tally(self) -> Tally:
-        assert self._on.tally == self._off.tally
+        _same("tally", *self.cores)
         return self._on.tally
 
     def receive_client(self, data: bytes, now: float) -> None:
@@ -159,7 +161,7 @@ class Twin:
         self._events += events
         assert self._sessions.used == self._others.used
         for name in self.asked:
-            assert getattr(on, name) == getattr(off, name), name
+            _same(name, on, off)
         assert (on._state.phase, on._state.stream) == (off._state.phase, off._state.stream)
 
     def _compare_client(self, on: bytes, off: bytes) -> None:
@@ -175,7 +177,7 @@ class Twin:
 
     def check_measured(self) -> None:
         """Compare all counts and measurements of both cores."""
-        assert self._on.tally == self._off.tally
+        _same("tally", *self.cores)
         assert self._distributions(0) == self._distributions(1)
 
     def _distributions(self, which: int) -> list[tuple[str, list[int], float]]:
@@ -217,6 +219,21 @@ class Joining(Twin):
         self._ahead += off
         assert self._ahead.startswith(on)
         self._ahead = self._ahead[len(on) :]
+
+
+def _same(name: str, on: Any, off: Any) -> None:
+    """Assert that an attribute is the same with and without the fast path. The error names what differs."""
+    assert not (found := list(_differing(name, getattr(on, name), getattr(off, name)))), "; ".join(found)
+
+
+def _differing(name: str, on: Any, off: Any) -> Iterator[str]:
+    if on == off:
+        return
+    if is_dataclass(on):
+        for each in fields(on):
+            yield from _differing(f"{name}.{each.name}", getattr(on, each.name), getattr(off, each.name))
+    else:
+        yield f"{name}: {on!r} with the fast path, {off!r} without it"
 
 
 def _joined(pieces: list[Buffer]) -> bytes:

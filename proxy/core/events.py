@@ -102,6 +102,20 @@ class SideTally(Figures):
     partitions_requested: int = 0
     partitions_answered: int = 0
 
+    # A count that is added to fetches or responses gets a parameter of these methods, so that no caller, and
+    # no plan of the fast path, can forget it.
+
+    def add_fetches(self, kind: FetchKind, size: int, partitions: int, *, times: int = 1) -> None:
+        """Count fetches of one kind. `size` and `partitions` are those of all `times` fetches together."""
+        self.fetches[kind] += times
+        self.fetch_request_bytes += size
+        self.partitions_requested += partitions
+
+    def add_responses(self, partitions: int, record_bytes: int) -> None:
+        """Count the contents of fetch responses. Their bytes are counted as they arrive and leave."""
+        self.partitions_answered += partitions
+        self.fetch_record_bytes += record_bytes
+
 
 @dataclass(slots=True)
 class Tally(Figures):

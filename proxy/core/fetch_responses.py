@@ -258,8 +258,8 @@ class FetchResponses:
         if partitions < 0:
             return False
         if fetching.listed:
-            self._tally.client.partitions_answered += partitions
-        self._tally.broker.partitions_answered += partitions
+            self._tally.client.add_responses(partitions, 0)
+        self._tally.broker.add_responses(partitions, 0)
         if self._session.table is not None:
             self._eligibility.savings.passed(fetching.sent + fetching.response.received, 0)
         return True
@@ -523,12 +523,9 @@ class FetchResponses:
             self._events.append(Passthrough(reason=Reason.TAGS))
 
     def _count_partitions(self, walk: FetchResponseWalk, partitions: int) -> None:
-        client, broker = self._tally.client, self._tally.broker
-        broker.partitions_answered += walk.partitions
-        broker.fetch_record_bytes += walk.record_bytes
-        client.partitions_answered += partitions
+        self._tally.broker.add_responses(walk.partitions, walk.record_bytes)
         if partitions:
-            client.fetch_record_bytes += walk.record_bytes
+            self._tally.client.add_responses(partitions, walk.record_bytes)
 
 
 def full_response(

@@ -126,10 +126,8 @@ class Fetches:
         fetch = original if original.unsupported_reason else self._changed(original)
         fetching.ask(fetch)
         if fetching.direct:  # otherwise it is not what the client sent, which was counted
-            client = self._state.tally.client
-            client.fetch_request_bytes += len(frame)
-            client.fetches[fetch_kind(fetch.session_id, fetch.session_epoch)] += 1
-            client.partitions_requested += fetch.partitions
+            kind = fetch_kind(fetch.session_id, fetch.session_epoch)
+            self._state.tally.client.add_fetches(kind, len(frame), fetch.partitions)
         if self.eligibility.observe(fetch):
             self.session.adopt(self.eligibility.given)
         decision = self._decide(fetching, fetch)
@@ -166,11 +164,10 @@ class Fetches:
         self.decided = reason
         self._state.plans.forget_fetch()
         self._state.tally.passthrough[reason] += 1
+        # Brokers take a fetch below v7 for (0, -1) (fetch-semantics 1.3). The kind of others is not known.
+        times = 1 if version < SESSION_VERSION else 0
         for side in (self._state.tally.client, self._state.tally.broker):
-            side.fetch_request_bytes += size
-            # Brokers take a fetch below v7 for (0, -1) (fetch-semantics 1.3).
-            if version < SESSION_VERSION:
-                side.fetches[FetchKind.SESSIONLESS] += 1
+            side.add_fetches(FetchKind.SESSIONLESS, size, 0, times=times)
 
     def arrange_resend(self, fetching: FetchHandler, *, full: bool) -> None:
         """Arrange to send a fetch once more. No part of its response has been sent to the client.
@@ -335,10 +332,7 @@ class Fetches:
         self._dispatch(request, frame, fetch_kind(session_id, epoch), fetch.partitions)
 
     def _dispatch(self, request: InFlight, frame: bytes, kind: FetchKind, partitions: int) -> None:
-        broker = self._state.tally.broker
-        broker.fetch_request_bytes += len(frame)
-        broker.fetches[kind] += 1
-        broker.partitions_requested += partitions
+        self._state.tally.broker.add_fetches(kind, len(frame), partitions)
         self._state.send(request, frame)
 
     def probe(self, fetch: bytes) -> None:

@@ -239,20 +239,16 @@ class LeaderRetry(Stage):
 
     def ask(self, frame: bytes, take: TakeReply, now: float, *, partitions: int = NOT_COUNTED) -> None:
         self._state.now = now
-        broker, api_key = self._state.tally.broker, int.from_bytes(frame[API_KEY])
+        api_key = int.from_bytes(frame[API_KEY])
         if api_key == _FETCH:
-            broker.fetch_request_bytes += len(frame)
-            broker.fetches[FetchKind.SESSIONLESS] += 1
-            broker.partitions_requested += partitions
+            self._state.tally.broker.add_fetches(FetchKind.SESSIONLESS, len(frame), partitions)
         else:
             self._state.tally.probe_bytes += len(frame)
         self._state.send(own(frame, OwnResponse(self._state, api_key, take, partitions)), frame)
         self._wake()
 
     def count(self, partitions: int, record_bytes: int) -> None:
-        broker = self._state.tally.broker
-        broker.partitions_answered += partitions
-        broker.fetch_record_bytes += record_bytes
+        self._state.tally.broker.add_responses(partitions, record_bytes)
 
     # What the client asks
 
@@ -591,7 +587,7 @@ class LeaderRetry(Stage):
         if held.request.api_key == _FETCH:
             more = len(frame) - len(repeat.frame)
             tally.client.fetch_response_bytes += more
-            tally.client.fetch_record_bytes += sum(each.record_bytes for each in repeat.failed.values())
+            tally.client.add_responses(0, sum(each.record_bytes for each in repeat.failed.values()))
             self._state.meter.skip(0, more)
         return frame
 

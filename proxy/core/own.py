@@ -90,8 +90,7 @@ class Check(OwnFetch):
             self._understood = False
         if last:
             self._eligibility.savings.settle(-self._received)
-            broker.partitions_answered += walk.partitions
-            broker.fetch_record_bytes += walk.record_bytes
+            broker.add_responses(walk.partitions, walk.record_bytes)
             if self._understood and walk.done and not walk.error_code:
                 self._session.check(walk)
         return super().feed(chunk, last=last)

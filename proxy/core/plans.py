@@ -387,18 +387,16 @@ class FetchPlan(Handler):
         if not (asked or received):
             return
         client, broker = tally.client, tally.broker
-        client.bytes_in += asked * self._size
-        client.fetch_request_bytes += asked * self._size
-        broker.bytes_out += asked * self._sent_size
-        broker.fetch_request_bytes += asked * self._sent_size
+        size, sent, listed = asked * self._size, asked * self._sent_size, asked * self.partitions
+        client.bytes_in += size
+        client.add_fetches(FetchKind.SESSIONLESS, size, listed, times=asked)
+        broker.bytes_out += sent
+        broker.add_fetches(FetchKind.SESSIONLESS, sent, listed, times=asked)
         broker.bytes_in += received
         client.bytes_out += received
         for side in (client, broker):
-            side.partitions_requested += asked * self.partitions
-            side.fetches[FetchKind.SESSIONLESS] += asked
             side.fetch_response_bytes += received
-            side.partitions_answered += self._partitions
-            side.fetch_record_bytes += self._record_bytes
+            side.add_responses(self._partitions, self._record_bytes)
         if asked:
             tally.passthrough[self._reason] += asked
         meter.skip(received, received)
@@ -568,23 +566,17 @@ class SessionPlan(FetchPlan):
         asked, answered = self._asked, self._answered
         if not (asked or answered):
             return
-        client, broker, asked_bytes = tally.client, tally.broker, asked * self._size
-        client.bytes_in += asked_bytes
+        client, broker, size = tally.client, tally.broker, asked * self._size
+        client.bytes_in += size
+        client.add_fetches(FetchKind.SESSIONLESS, size, asked * self.partitions, times=asked)
         broker.bytes_out += self._to_broker
+        broker.add_fetches(FetchKind.INCREMENTAL, self._to_broker, self._requested, times=asked)
         broker.bytes_in += self._received
-        client.bytes_out += self._to_client
-        client.fetch_request_bytes += asked_bytes
-        client.fetches[FetchKind.SESSIONLESS] += asked
-        client.partitions_requested += asked * self.partitions
-        broker.fetch_request_bytes += self._to_broker
-        broker.fetches[FetchKind.INCREMENTAL] += asked
-        broker.partitions_requested += self._requested
         broker.fetch_response_bytes += self._received
-        broker.partitions_answered += self._news
+        broker.add_responses(self._news, self._record_bytes)
+        client.bytes_out += self._to_client
         client.fetch_response_bytes += self._to_client
-        client.partitions_answered += answered * self.partitions
-        for side in (client, broker):
-            side.fetch_record_bytes += self._record_bytes
+        client.add_responses(answered * self.partitions, self._record_bytes)
         meter.skip(self._received, self._to_client)
         self._asked = self._to_broker = self._requested = 0
         self._answered = self._received = self._to_client = self._news = self._record_bytes = 0

@@ -232,8 +232,7 @@ class ClientSessions(Stage):
         if last and isinstance(context, FullFetchContext):
             self._made = context.session
         elif last and isinstance(context, IncrementalFetchContext):
-            client.partitions_answered += context.partitions
-            client.fetch_record_bytes += context.record_bytes
+            client.add_responses(context.partitions, context.record_bytes)
         return sent
 
     def end(self) -> None:
@@ -260,10 +259,8 @@ class ClientSessions(Stage):
         return self._unused >= _FLOODS
 
     def _count(self, fetch: FetchRequest) -> None:
-        client = self._state.tally.client
-        client.fetch_request_bytes += len(fetch.frame)
-        client.fetches[fetch_kind(fetch.session_id, fetch.session_epoch)] += 1
-        client.partitions_requested += fetch.partitions
+        kind = fetch_kind(fetch.session_id, fetch.session_epoch)
+        self._state.tally.client.add_fetches(kind, len(fetch.frame), fetch.partitions)
 
     def _respond(self, correlation_id: bytes, response: bytes) -> None:
         queue = self._state.queue
