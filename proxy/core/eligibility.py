@@ -17,7 +17,8 @@ from proxy.session.handler import FetchSessionHandler
 class SessionLimits:
     """The session switch, and the session slots that the gateway uses at brokers. All connections share it.
 
-    A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22).
+    A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22). Change the
+    switch with `reload`, so that plans of the fast path see it.
 
     Args:
         off_for: client ids whose fetches use no session.
@@ -62,6 +63,13 @@ class SessionLimits:
 
     def __repr__(self) -> str:
         return f"<SessionLimits used={self.used}/{self.max_sessions} on={self.on}>"
+
+    def reload(
+        self, *, on: bool = True, off_for: frozenset[str] = frozenset(), keep_order: bool = False
+    ) -> None:
+        """Apply the options after a reload of any option, those of features as well."""
+        self.on, self.off_for, self.keep_order = on, off_for, keep_order
+        self.generation += 1
 
     @property
     def left(self) -> bool:
@@ -249,18 +257,11 @@ class Eligibility:
         return Reason.BROKER_NOT_KNOWN if features is None and handler.has_session else None
 
     def hinders(self) -> bool:
-        """Whether a reason against the session has appeared since the decision on the last fetch.
+        """Whether a response has added a reason against the session since the decision on its fetch.
 
-        Only reasons that a response or the memory limit can add are checked.
+        `large` is not asked: each response sets it anew.
         """
-        sessions = self._sessions
-        return (
-            self.never is not None
-            or self.large
-            or sessions.crowded
-            or self.savings.rests
-            or (self.starves and sessions.keep_order)
-        )
+        return self.never is not None or self.savings.rests
 
 
 def _fences(fetch: FetchRequest) -> bool:

@@ -314,6 +314,7 @@ class FetchResponses:
         walk, session = response.walk, self._session
         if walk is not None:
             self._note_throttle(walk)
+        learns = fetching.generation == self._plans.generation and not self._limits.keep_order
         self._plans.forget_fetch()  # its assumptions may change here
         full = session.state is _REQUESTED
         if walk is None or not response.understood or not walk.done:
@@ -345,7 +346,8 @@ class FetchResponses:
         self._settle(fetching, walk, size, full=full)
         if not full and result.errors:
             self._note_uncached(result)
-        if not full and not self._fetches.unused:  # if not 0, the core resets it at the next saving
+        # If `unused` is not 0, the core resets it at the next saving.
+        if learns and not full and not self._fetches.unused:
             self._learn_plan(fetching, response, walk, result)
         response.drop()
         self._count_partitions(walk, partitions if fetching.listed else 0)
@@ -431,20 +433,12 @@ class FetchResponses:
             or result.action is not _EXPAND
         ):
             return
-        # A plan checks only `crowded` and `keep_order` again: the core changes the others. A large response
-        # goes to the core.
+        # A large response goes to the core.
         if self._eligibility.hinders() or response.received >= STREAM_FROM:
             return
-        # The switch and the limits may have changed since the fetch was decided.
-        limits = self._limits
-        if not limits.allowed(self._state.client_id):
-            return
-        if limits.generation != self._fetches.generation:
-            return
         features = self._eligibility.features
-        # Another fetch may have come and been forwarded meanwhile; some brokers' entries have to be read for
-        # their leader epochs (see `Eligibility.against`).
-        if self._fetches.decided is not None or features is None or not features.keeps_leader_epoch:
+        # Some brokers' entries have to be read for their leader epochs (see `Eligibility.against`).
+        if features is None or not features.keeps_leader_epoch:
             return
         if not all(stage.repeats(_FETCH, fetching.version, in_session=True) for stage in self._state.stages):
             return

@@ -65,7 +65,6 @@ class Fetches:
         "closing",
         "decided",
         "eligibility",
-        "generation",
         "session",
         "unused",
         "version",
@@ -90,8 +89,6 @@ class Fetches:
         """The version of the last fetch that was read, or -1 before the first one."""
         self.decided: Reason | None = None
         """The reason why the last fetch was forwarded without the session. None if it used the session."""
-        self.generation = sessions.generation
-        """`SessionLimits.generation` at the decision on the last fetch."""
         self.unused = 0
         """The number of fetches that were forwarded although there was a session, since a session last saved
         bytes. The reasons in `PASSING` do not count. A new session does not reset the number."""
@@ -122,7 +119,7 @@ class Fetches:
                 self._state.send(request, frame)
                 return
             plans.template = FetchTemplate.of(original)
-        self.generation = self._limits.generation
+        fetching.generation = plans.generation
         fetch = original if original.unsupported_reason else self._changed(original)
         fetching.ask(fetch)
         if fetching.direct:  # otherwise it is not what the client sent, which was counted

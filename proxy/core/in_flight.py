@@ -401,6 +401,7 @@ class FetchHandler(Handler):
         "fetch",
         "first",
         "follows",
+        "generation",
         "listed",
         "noted",
         "resend",
@@ -428,6 +429,8 @@ class FetchHandler(Handler):
         """Whether new leaders may be asked for partitions that have moved."""
         self.noted = OUT_OF_RANGE
         """The errors that are noted in the response, see `FetchResponseWalk.errors`."""
+        self.generation = -1
+        """`Plans.generation` at the decision on the fetch."""
         self.fetch: FetchRequest | None = None
         self._listing: Listing | None = None
         self.rows: Rows | None = None

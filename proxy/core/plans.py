@@ -270,13 +270,12 @@ class FetchPlan(Handler):
 
     __slots__ = (
         "_asked",
+        "_decided_at",
         "_eligibility",
         "_fetches",
         "_generation",
         "_limits",
         "_measured",
-        "_off_for",
-        "_on",
         "_partitions",
         "_plans",
         "_reason",
@@ -326,7 +325,7 @@ class FetchPlan(Handler):
         responses: Responses,
     ) -> None:
         self.live = True
-        """Whether the plan's assumptions still hold. The session switches are checked separately."""
+        """Whether the plan's assumptions still hold. `SessionLimits.generation` is checked separately."""
         self.spare = None
         self._fetches, self._size, self._sent_size = template, template.size, len(sent.frame)
         self.fetch: FetchRequest = sent.with_frame(b"")
@@ -334,22 +333,15 @@ class FetchPlan(Handler):
         self.version = sent.layout.version
         self.partitions = sent.partitions
         self.wait = max(sent.max_wait_ms, 0) / 1e3
-        limits = plans.limits
-        self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
-        self._generation = limits.generation
+        self._limits, self._generation = plans.limits, plans.limits.generation
+        self._decided_at = plans.generation
         self._plans, self._measured = plans, plans.measured
         self._eligibility = eligibility
         self._responses = responses
 
     def request(self, frame: bytes, _now: float) -> bytes | None:
         """Return the frame to send to the broker, or None if the core has to process this client's fetch."""
-        limits = self._limits
-        if (
-            self._template.matches(frame)
-            and limits.on is self._on
-            and limits.off_for is self._off_for
-            and limits.generation == self._generation
-        ):
+        if self._template.matches(frame) and self._limits.generation == self._generation:
             self._asked += 1
             return self._fetches.as_sent(frame) if self._fetches.changes else frame
         return None
@@ -476,12 +468,10 @@ class SessionPlan(FetchPlan):
         session, rotation, limits = self._session, self._rotation, self._limits
         if now >= self.until or session.state is not _ESTABLISHED or session.rotation is not rotation:
             return None
-        if limits.on is not self._on or limits.off_for is not self._off_for:
-            return None
-        if limits.generation != self._generation:
+        if limits.crowded or limits.generation != self._generation:
             return None
         template = self._fetches
-        if limits.crowded or limits.keep_order or not template.surrounds(frame):
+        if not template.surrounds(frame):
             return None
         if template.changes:
             frame = template.as_sent(frame)
@@ -502,7 +492,9 @@ class SessionPlan(FetchPlan):
         """Return the full form of the broker's response, or None if the core has to process it."""
         rotation, size = self._rotation, len(frame)
         table, entry, empty = rotation.table, self._entry, self._empty
-        if not (self.live and self._described) or table.behind or self._limits.keep_order:
+        if not (self.live and self._described) or table.behind:
+            return None
+        if self._limits.generation != self._generation:
             return None
         row, records, sent = -1, 0, b""
         if empty is None or size != RESPONSE_START_BYTES + len(empty) or not frame.endswith(empty):
@@ -556,6 +548,7 @@ class SessionPlan(FetchPlan):
     def begin(self, request: InFlight) -> Handler:
         made, fetching = self._responses.new_fetch(self.version, request.correlation_id)
         fetching.ask(self.fetch.with_frame(self._frame))
+        fetching.generation = self._decided_at
         fetching.first = self._first
         fetching.through_session, fetching.response = True, Kept()
         fetching.session_id = self._session.session_id
@@ -587,6 +580,7 @@ class Plans:
 
     __slots__ = (
         "_empty",
+        "_forgotten",
         "_meter",
         "_response",
         "entry",
@@ -608,6 +602,8 @@ class Plans:
         self.measured = measured
         self.tally = tally
         self._meter = meter
+        self._forgotten = 0
+        """How often the plan for fetches was dropped."""
         self.on = True
         self.no_sooner = 0.0
         """Fetch responses without records that come sooner than this (in seconds), and sooner than half the
@@ -667,9 +663,18 @@ class Plans:
         sent.
         """
         self.count()
+        self._forgotten += 1
         if self.fetch is not None:
             self.fetch.live = False
             self.fetch = None
+
+    @property
+    def generation(self) -> int:
+        """Rises when the plan for fetches is dropped, and with `SessionLimits.generation`.
+
+        A fetch can become a plan only as long as the number is that of the decision on it.
+        """
+        return self._forgotten + self.limits.generation
 
     def forget(self) -> None:
         """Drop all plans. The core then processes the next request of each kind, and responses in flight."""

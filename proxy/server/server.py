@@ -350,7 +350,6 @@ class Server:
         """
         self._apply_limits()
         self.features.reloaded(self.process.config.of)
-        self.sessions.generation += 1
         self._join_siblings()
         self.budget.settle()
         self.sessions.crowded = self.budget.over
@@ -372,9 +371,9 @@ class Server:
     def _apply_limits(self) -> None:
         # Other options are read when they are used.
         config = self.process.config
-        self.sessions.on = config.sessions
-        self.sessions.off_for = config.sessions_off_for
-        self.sessions.keep_order = config.keep_order
+        self.sessions.reload(
+            on=config.sessions, off_for=config.sessions_off_for, keep_order=config.keep_order
+        )
         self.sessions.max_sessions = config.max_sessions
         self.budget.limit = config.max_inflight_bytes
         self.request_budget.limit = config.max_inflight_bytes // REQUESTS_PART

@@ -161,10 +161,17 @@ def test_no_slots_is_no_sessions() -> None:
 def test_the_switch_for_all_and_by_client_id() -> None:
     sessions = SessionLimits(max_sessions=1, off_for=frozenset({"old"}))
     assert (sessions.allowed("old"), sessions.allowed("new")) == (False, True)
-    sessions.on = False
+    sessions.reload(on=False)
     assert not sessions.allowed("new")
-    sessions.on, sessions.off_for = True, frozenset()
+    sessions.reload()
     assert sessions.allowed("old")
+
+
+def test_plans_are_outdated_by_a_reload() -> None:
+    sessions = SessionLimits(max_sessions=1)
+    before = sessions.generation
+    sessions.reload()
+    assert sessions.generation > before
 
 
 ONE: Final[list[Want]] = [("t", 0)]

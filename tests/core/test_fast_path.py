@@ -150,9 +150,9 @@ def test_the_switch_for_sessions_is_asked_each_time() -> None:
     play = Playbook().knows()
     for number in range(1, 4):
         play.exchange(fetch(16, ("t", 1), correlation=number), told_one(number))
-    play.sessions.off_for = frozenset({"c"})
+    play.sessions.reload(off_for=frozenset({"c"}))
     play.exchange(fetch(16, ("t", 1), correlation=4), told_one(4))
-    play.sessions.off_for, play.sessions.on = frozenset(), False
+    play.sessions.reload(on=False)
     play.exchange(fetch(16, ("t", 1), correlation=5), told_one(5))
     assert play.connection.tally.passthrough == {"one partition": 3, "sessions off": 2}
 
@@ -525,8 +525,7 @@ def test_sessions_are_switched_off_while_a_fetch_is_outstanding(off: dict[str, A
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     play.client(fetch(16, *THREE, correlation=8)).to_broker(asks(16, [], (SESSION_ID, 5), correlation=8))
-    for name, value in off.items():
-        setattr(play.sessions, name, value)
+    play.sessions.reload(**off)
     told = fetch_response(16, ("t", [entry(0, 9)]), session_id=SESSION_ID, correlation_id=8)
     play.broker(told).takes_client()
     play.client(fetch(16, *THREE, correlation=9))
@@ -741,9 +740,9 @@ class Talk:
         self._says = says
 
     def switch(self, to: str) -> None:
-        self.sessions.on = to != "off"
-        self.sessions.off_for = frozenset({to[-1]} if to.startswith("off for") else ())
-        self.sessions.keep_order, self.sessions.crowded = to == "keep order", to == "crowded"
+        off_for = frozenset({to[-1]} if to.startswith("off for") else ())
+        self.sessions.reload(on=to != "off", off_for=off_for, keep_order=to == "keep order")
+        self.sessions.crowded = to == "crowded"
 
     def opens(self, later: bool) -> None:
         """Start to open a listener. With `later`, the listener is not open yet when this returns."""

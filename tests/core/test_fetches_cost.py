@@ -30,9 +30,9 @@ def test_sessions_off_from_the_beginning() -> None:
 def test_sessions_off_and_on_again_at_run_time(by_client: bool) -> None:
     play = Playbook().established(16, T)
     if by_client:
-        play.sessions.off_for = frozenset({"c"})
+        play.sessions.reload(off_for=frozenset({"c"}))
     else:
-        play.sessions.on = False
+        play.sessions.reload(on=False)
     asked = fetch(16, *T, correlation=10)
     play.client(asked).to_broker(asks(16, [], (SESSION_ID, -1), correlation=3), asked)
     play.broker(fetch_response(16, correlation_id=3)).nothing()
@@ -40,14 +40,14 @@ def test_sessions_off_and_on_again_at_run_time(by_client: bool) -> None:
     assert play.sessions.used == 0
     assert play.events(SessionClosed) == [SessionClosed(session_id=SESSION_ID, reason="sessions off")]
     passes(play, 16, T, 11)
-    play.sessions.on, play.sessions.off_for = True, frozenset()
+    play.sessions.reload()
     play.client(fetch(16, *T, correlation=14)).to_broker(asks(16, T, (0, 0), correlation=14))
 
 
 def test_sessions_off_while_one_is_outstanding() -> None:
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
-    play.sessions.on = False
+    play.sessions.reload(on=False)
     second = fetch(16, *T, correlation=11)
     play.client(second).to_broker(second)
     play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=10)).to_client(

@@ -91,7 +91,7 @@ def test_who_is_served_first(live: Live, version: int) -> None:
     incremental = {}
     for keep_order in (False, True):
         through = SansIO(live.broker.host, live.broker.port)
-        through.sessions.keep_order = keep_order
+        through.sessions.reload(keep_order=keep_order)
         through.exchange(bytes.fromhex("0012 0000 00000000 0001 63"))
         found = differing(live, through, f"v{version}-{keep_order}".lower(), version, seed=version)
         assert (found == 0) is keep_order

@@ -310,7 +310,7 @@ class _ConnectionScript:
             case 2:
                 connection.broker_ended()
             case 3:
-                self._limits.on = not self._limits.on
+                self._limits.reload(on=not self._limits.on)
             case 4:
                 self._limits.crowded = not self._limits.crowded
             case 5 if self._model is not None:
