@@ -12,7 +12,6 @@ from typing import Final
 
 from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.events import ClientNamed, Refusal
-from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import NO_RESPONSE_TIME
 from proxy.core.in_flight import AT_ONCE, FORWARD, MAX_IN_FLIGHT, TOKEN, InFlight
@@ -32,7 +31,7 @@ from proxy.core.requests import (
     read_wait,
     readable,
 )
-from proxy.core.responses import ForwardFetch, Rewriting
+from proxy.core.responses import Rewriting, UnknownFetch
 from proxy.protocol import api_versions
 from proxy.protocol.api import (
     LENGTH_BYTES,
@@ -57,14 +56,13 @@ _GSSAPI_TOKEN: Final = 0x60
 _UNLEARNT: Final = frozenset({int(ApiKey.FETCH), *map(int, SASL), *map(int, NO_RESPONSE_TIME)})
 """API keys for which `Plans.learn` makes no plan, because the core has to read the requests. JoinGroup and
 ShareFetch contain how long the broker may wait, and SyncGroup waits as long as the last JoinGroup. A broker
-may refuse SASL requests. Fetches have plans of their own (`Plans.learn_fetch`)."""
+may refuse SASL requests. Fetches have plans of their own (`FetchPlan`)."""
 
 
 class ClientSide:
     """Processes the bytes from the client."""
 
     __slots__ = (
-        "_fetch_responses",
         "_fetches",
         "_group_wait",
         "_header",
@@ -80,14 +78,12 @@ class ClientSide:
         self,
         state: ConnectionState,
         fetches: Fetches,
-        responses: FetchResponses,
         rewriting: Rewriting,
         *,
         max_request_bytes: int,
     ) -> None:
         self._state = state
         self._fetches = fetches
-        self._fetch_responses = responses
         self._rewriting = rewriting
         self._max_request_bytes = max_request_bytes
         self._group_wait = GROUP_SECONDS
@@ -229,18 +225,16 @@ class ClientSide:
                 # A held fetch waits in the framer. Otherwise the stage has answered it, or there is a fault.
                 return not state.from_client.held
             frame, version = seen
-        request, fetching = self._fetch_responses.new_fetch(version, frame[REQUEST_CORRELATION_ID])
+        request, asked = self._fetches.new(version, frame[REQUEST_CORRELATION_ID])
         state.queue.owed.append(request)
-        self._fetches.request(request, fetching, frame, body)
+        self._fetches.request(request, asked, frame, body)
         return True
 
     def _unread_fetch(self, version: int, data: bytes) -> InFlight:
         correlation_id = data[REQUEST_CORRELATION_ID]
         if MIN_VERSION <= version <= MAX_VERSION:  # KIP-951: there may be addresses in it
-            request, _ = self._fetch_responses.new_fetch(version, correlation_id)
-        else:
-            request = InFlight(_FETCH, version, correlation_id, ForwardFetch(self._state))
-        return request
+            return self._fetches.unread(version, correlation_id)
+        return InFlight(_FETCH, version, correlation_id, UnknownFetch(self._state))
 
     def _collect(self, data: bytes, size: int, version: int) -> bool:
         if not self._state.from_client.reserve(min(size, 2 * len(data))):

@@ -14,15 +14,14 @@ from proxy.core.budget import RequestBudget
 from proxy.core.client_side import ClientSide
 from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.connection_status import ConnectionStatus
-from proxy.core.eligibility import BrokerVersions, SessionLimits
+from proxy.core.eligibility import BrokerVersions, Eligibility, SessionLimits
 from proxy.core.events import Event, Fault, SideTally, Tally
+from proxy.core.expanded_fetch import SessionPlan
 from proxy.core.fast_path import FastPath
-from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import MAX_IN_FLIGHT
 from proxy.core.leaders import Leaders
-from proxy.core.plans import SessionPlan
 from proxy.core.responses import AddressRewriting, Rewriting
 from proxy.core.stage import Stage
 from proxy.protocol.addresses import Resolve
@@ -137,19 +136,17 @@ class Connection:
         self.to_client, self.to_broker = state.to_client, state.to_broker
         """Bytes to send that the shell has not taken yet."""
         self._versions = broker.versions or BrokerVersions()
-        self._fetches = state.fetches = fetches = Fetches(state, sessions, self._versions)
-        leaders = common.leaders or Leaders()
+        eligibility, leaders = Eligibility(sessions, self._versions), common.leaders or Leaders()
         rewriting = (
-            Rewriting(state, fetches.eligibility)
+            Rewriting(state, eligibility)
             if resolve is None
-            else AddressRewriting(state, fetches.eligibility, resolve, broker.opening, leaders)
+            else AddressRewriting(state, eligibility, resolve, broker.opening, leaders)
         )
-        fetch_responses = FetchResponses(state, fetches, sessions, rewriting, leaders)
+        self._fetches = state.fetches = fetches = Fetches(state, sessions, eligibility, rewriting, leaders)
         state.stages += [make(state) for make in common.stages]
         self._client_side = ClientSide(
             state,
             fetches,
-            fetch_responses,
             rewriting,
             max_request_bytes=max_request_bytes,
         )

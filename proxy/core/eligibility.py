@@ -256,13 +256,6 @@ class Eligibility:
             return Reason.RESTING
         return Reason.BROKER_NOT_KNOWN if features is None and handler.has_session else None
 
-    def hinders(self) -> bool:
-        """Whether a response has added a reason against the session since the decision on its fetch.
-
-        `large` is not asked: each response sets it anew.
-        """
-        return self.never is not None or self.savings.rests
-
 
 def _fences(fetch: FetchRequest) -> bool:
     listing = fetch.listing

@@ -3,7 +3,7 @@
 Each request gets a `Handler` when it is processed. The handler makes the client's response from the broker's
 response. If two features change one response, one handler wraps the other. A stage may claim a response. The
 queue then keeps the response that the handlers have made, until the stage releases it. Before that, the stage
-may replace it.
+may replace it. Each time that a client's fetch is sent, it gets a new `FetchHandler` as the innermost one.
 
 `ResponseQueue` has two queues of requests. `expected` has the order of the broker, which responds in the
 order of the requests. `owed` has the order in which the client gets the responses. The two orders differ only
@@ -11,14 +11,13 @@ while a fetch is sent again: later responses then wait for that fetch (fetch-sem
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol, Self, TypeAlias
+from typing import Final, Protocol, Self
 
-from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
-from proxy.protocol.fetch_response import OUT_OF_RANGE, FetchResponseWalk, PartitionResponse, Received
+from proxy.protocol.fetch_response import OUT_OF_RANGE, FetchResponseWalk
 from proxy.protocol.primitives import Buffer
 from proxy.protocol.versions import raise_listing
+from proxy.session.state import Action
 
 MAX_IN_FLIGHT: Final = 1024
 """The maximum of unanswered requests of a client. At the maximum, the gateway does not read from it."""
@@ -75,6 +74,10 @@ class Handler:
         """Return the handler whose `feed` gets the response to one request. The response begins now."""
         return self
 
+    def put(self, handler: "FetchHandler") -> "Handler":
+        """Put the innermost handler of a fetch in, because the fetch is sent now. Return the outermost."""
+        return handler
+
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Process the next bytes of the response, and return the client's bytes that are ready now.
 
@@ -124,6 +127,8 @@ class Forward(Handler):
         return True
 
 
+UNSENT: Final = Handler()
+"""The innermost handler of a fetch that was not sent yet."""
 FORWARD: Final = Forward()
 """The handler of requests that do not allow the broker to wait, and whose responses are forwarded
 unchanged."""
@@ -206,7 +211,12 @@ class InFlight:
     )
 
     def __init__(
-        self, api_key: int, version: int, correlation_id: bytes, handler: Handler, sent_at: float = 0.0
+        self,
+        api_key: int,
+        version: int,
+        correlation_id: bytes,
+        handler: Handler = UNSENT,
+        sent_at: float = 0.0,
     ) -> None:
         self.api_key = api_key
         self.version = version
@@ -307,165 +317,48 @@ class ResponseQueue:
 # Fetches
 
 
-class Walked:
-    """A response that is read while it is forwarded.
-
-    The response to a full fetch that requests a session (v7 and later) is also handled in this way.
-    """
-
-    __slots__ = ("buffered", "chunks", "forwarded", "received", "understood", "walk")
-
-    def __init__(self) -> None:
-        self.walk: FetchResponseWalk | None = None
-        self.received = 0
-        self.understood = True
-        """Whether all bytes so far match the version of the response."""
-        self.forwarded = 0
-        self.chunks: list[bytes] = []
-        """The received bytes that were not forwarded yet."""
-        self.buffered = 0
-
-    def drop(self) -> None:
-        self.chunks = []
-        self.buffered = 0
-
-
-class Kept:
-    """A response that is buffered until it is complete, and then expanded to a full response.
-
-    It answers an incremental fetch, or a full fetch of v4 to v6 that requests a session.
-    """
-
-    __slots__ = ("_cut", "buffered", "frame", "received", "understood", "walk")
-
-    def __init__(self) -> None:
-        self.walk: FetchResponseWalk | None = None
-        self.received = 0
-        self.understood = True
-        """Whether all bytes so far match the version of the response."""
-        self.frame: Received | None = None
-        """The received bytes. None if no bytes have arrived, or if they were dropped."""
-        self.buffered = 0
-        self._cut = 0
-        """The number of entries whose bytes were already found by `cut_entries`."""
-
-    def keep(self, chunk: bytes) -> None:
-        if self.frame is None:
-            self.frame = Received()
-        self.frame.append(chunk)
-        self.buffered += len(chunk)
-
-    def cut_entries(self, entries: Sequence[PartitionResponse]) -> None:
-        """Find the bytes of complete entries while the response arrives: less work is left at its end."""
-        frame = self.frame
-        while (
-            frame is not None
-            and self._cut < len(entries)
-            and (entry := entries[self._cut]).end <= frame.settled
-        ):
-            entry.views = frame.span(entry.start, entry.end)
-            self._cut += 1
-
-    def drop(self) -> None:
-        self.frame = None
-        self._cut = 0
-        self.buffered = 0
-
-
-Send: TypeAlias = Callable[[InFlight, "FetchHandler"], None]
-
-
-class Responses(Protocol):
-    """The methods of `FetchResponses` that a `FetchHandler` calls."""
-
-    def new_fetch(self, version: int, correlation_id: bytes) -> "tuple[InFlight, FetchHandler]":
-        """Make the handler of a client's fetch. Return the request in flight and the handler."""
-
-    def receive(self, fetching: "FetchHandler", chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Process the next bytes of a fetch's response. Return the client's bytes that are ready now."""
-
-    def end(self, fetching: "FetchHandler", request: InFlight) -> bool:
-        """Note the end of a response. Return whether the client's response is complete."""
-
-    def count_passed(self, size: int) -> None:
-        """Count bytes of a response that were forwarded without `receive`."""
-
-
-class FetchHandler(Handler):
-    """The handler of a client's fetch, and of the response to it: the innermost one."""
+class ClientFetch:
+    """A client's fetch, until the client has its response. If it is sent again, it gets another handler."""
 
     __slots__ = (
         "_listing",
         "attempts",
         "direct",
         "fetch",
-        "first",
         "follows",
         "generation",
         "listed",
         "noted",
-        "resend",
-        "response",
-        "responses",
-        "rows",
-        "sent",
-        "sent_partitions",
-        "session_id",
-        "through_session",
         "version",
-        "wait",
     )
 
-    def __init__(self, responses: Responses, version: int) -> None:
-        self.wait = UNREAD_SECONDS
-        self.responses = responses
+    def __init__(self, version: int, fetch: FetchRequest | None = None, generation: int = -1) -> None:
         self.version = version
+        self.fetch = fetch
+        """The fetch as parsed, with the changes of the stages. None if it was not understood."""
+        self.generation = generation
+        """`Plans.generation` at the decision on the fetch."""
         self.direct = True
         """Whether the fetch is the client's own. If not, `ClientSessions` has made it from the client's
-        fetch, and makes the client's response from this handler's response."""
+        fetch, and makes the client's response from this fetch's response."""
         self.listed = True
         """Whether the client gets all partitions of the response, not only the partitions with changes."""
         self.follows = True
         """Whether new leaders may be asked for partitions that have moved."""
         self.noted = OUT_OF_RANGE
         """The errors that are noted in the response, see `FetchResponseWalk.errors`."""
-        self.generation = -1
-        """`Plans.generation` at the decision on the fetch."""
-        self.fetch: FetchRequest | None = None
-        self._listing: Listing | None = None
-        self.rows: Rows | None = None
-        """The row of each partition of `listing` in the session's table. None if not looked up."""
-        self.first = -1
-        """The row in the session's table with which the fetch begins, if it only rotates the list."""
-        self.through_session = False
-        """Whether the fetch was sent through the session: in full with epoch 0, or as an incremental
-        fetch."""
-        self.session_id = 0
-        """The session id when the fetch was last sent through the session. 0 for none."""
-        self.sent = 0
-        """The size of the frame to the broker."""
-        self.sent_partitions = -1
-        """How many partitions the frame to the broker lists, or -1 if not counted."""
         self.attempts = 0
         """How many times the fetch was sent again."""
-        self.resend: Send | None = None
-        """Sends the fetch again when the current response has ended. If set, the client does not get this
-        response."""
-        self.response: Walked | Kept = Walked()
-
-    def __repr__(self) -> str:
-        return f"<FetchHandler {type(self.response).__name__} received={self.response.received}>"
-
-    # The request
-
-    def ask(self, fetch: FetchRequest) -> None:
-        """Note the client's fetch as parsed, with the changes of the stages."""
-        self.fetch = fetch
-        self.wait = max(fetch.max_wait_ms, 0) / 1e3
+        self._listing: Listing | None = None
 
     @property
-    def asked(self) -> FetchRequest:
-        """The fetch of `ask`. RuntimeError if it was not understood."""
+    def wait(self) -> float:
+        """How long the fetch allows the broker to wait, in seconds."""
+        return UNREAD_SECONDS if self.fetch is None else max(self.fetch.max_wait_ms, 0) / 1e3
+
+    @property
+    def parsed(self) -> FetchRequest:
+        """The fetch. RuntimeError if it was not understood."""
         if self.fetch is None:
             raise RuntimeError("the fetch was not understood")
         return self.fetch
@@ -477,57 +370,63 @@ class FetchHandler(Handler):
             self._listing = raise_listing(self.fetch.listing)
         return self._listing
 
-    def sends(
-        self, response: Walked | Kept, frame: bytes, partitions: int, *, session_id: int | None = None
-    ) -> None:
-        """Note what is sent to the broker. `session_id` is 0 to request a session, None without a session."""
-        self.response = response
-        self.through_session = session_id is not None
-        if session_id is not None:
-            self.session_id = session_id
-        self.sent, self.sent_partitions = len(frame), partitions
 
-    # The response
+class FetchHandler(Handler):
+    """The handler of a client's fetch as it was sent to the broker: the innermost one.
+
+    This is what stages know of `ForwardedFetch` and `ExpandedFetch`.
+    """
+
+    __slots__ = ("asked", "partitions", "received", "resend", "sent", "session_id", "understood", "walk")
+    expands: bool = False
+    """Whether the client's response differs from the broker's, and is made when that is complete."""
+
+    def __init__(self, asked: ClientFetch, sent: int, partitions: int, session_id: int | None = None) -> None:
+        self.asked = asked
+        self.sent = sent
+        """The size of the frame to the broker. 0 if the client's fetch was forwarded without being parsed."""
+        self.partitions = partitions
+        """How many partitions the frame to the broker lists, or -1 if not counted."""
+        self.session_id = session_id
+        """The id of the gateway's session in the fetch: 0 to request a session, None without one."""
+        self.walk: FetchResponseWalk | None = None
+        self.received = 0
+        self.understood = True
+        """Whether all bytes so far match the version of the response."""
+        self.resend: Action | None = None
+        """How the fetch is sent again when this response has ended. The client does not get the response."""
 
     @property
-    def buffered(self) -> int:  # type: ignore[override]  # of the response
-        return self.response.buffered
+    def wait(self) -> float:  # type: ignore[override]  # of the fetch
+        return self.asked.wait
 
-    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        return self.responses.receive(self, chunk, last=last)
-
-    def end(self, request: InFlight) -> bool:
-        return self.responses.end(self, request)
-
-    def passes(self, size: int) -> bool:
-        response = self.response
-        if isinstance(response, Kept) or response.chunks or response.walk is None or not response.forwarded:
-            return False
-        if size > response.walk.records_left:
-            return False
-        response.received += size
-        response.forwarded += size
-        response.walk.skip_records(size)
-        self.responses.count_passed(size)
-        return True
+    @property
+    def fetch(self) -> FetchRequest | None:  # type: ignore[override]  # of the client
+        return self.asked.fetch
 
 
 class Around(Handler):
     """A handler that changes the response to a fetch after an inner handler has made it."""
 
-    __slots__ = ("_fetching", "_inner")
+    __slots__ = ("_asked", "_inner", "_innermost")
+    _innermost: FetchHandler
+    """That of the last sending."""
 
-    def __init__(self, inner: Handler, fetching: FetchHandler) -> None:
+    def __init__(self, inner: Handler, asked: ClientFetch) -> None:
         self._inner = inner
-        self._fetching = fetching
+        self._asked = asked
+
+    def put(self, handler: FetchHandler) -> Handler:
+        self._inner, self._innermost = self._inner.put(handler), handler
+        return self
 
     @property
-    def wait(self) -> float:  # type: ignore[override]  # of the innermost handler
-        return self._fetching.wait
+    def wait(self) -> float:  # type: ignore[override]  # of the fetch
+        return self._asked.wait
 
     @property
-    def fetch(self) -> FetchRequest | None:  # type: ignore[override]  # of the innermost handler
-        return self._fetching.fetch
+    def fetch(self) -> FetchRequest | None:  # type: ignore[override]  # of the fetch
+        return self._asked.fetch
 
     @property
     def buffered(self) -> int:  # type: ignore[override]  # of all handlers

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.events import FetchKind, NotFollowed
 from proxy.core.histograms import NOT_COUNTED
-from proxy.core.in_flight import Around, FetchHandler, Handler, InFlight
+from proxy.core.in_flight import Around, ClientFetch, FetchHandler, Handler, InFlight
 from proxy.core.own import OwnResponse, TakeReply, own
 from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, Failed, Repeat, spliced
 from proxy.core.repeat_fetch import FetchRepeat, against
@@ -103,8 +103,8 @@ class FollowFetch(Around):
 
     __slots__ = ("_pieces", "_retry", "_size", "held")
 
-    def __init__(self, retry: "LeaderRetry", inner: Handler, fetching: FetchHandler) -> None:
-        super().__init__(inner, fetching)
+    def __init__(self, retry: "LeaderRetry", inner: Handler, asked: ClientFetch) -> None:
+        super().__init__(inner, asked)
         self._retry = retry
         self._pieces: list[Buffer] = []
         """The client's bytes that are buffered until it is known whether the response is held back."""
@@ -118,20 +118,20 @@ class FollowFetch(Around):
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         pieces = self._inner.feed(chunk, last=last)
         if not last:
-            if not pieces or not self._fetching.direct or self._retry.is_large:
+            if not pieces or not self._asked.direct or self._retry.is_large:
                 return pieces
             self._pieces += pieces
             self._size += sum(map(len, pieces))
             return []
         if self._pieces:
             pieces, self._pieces, self._size = [*self._pieces, *pieces], [], 0
-        return self._retry.receive(self, self._fetching, pieces)
+        return self._retry.receive(self, self._innermost, pieces)
 
     def end(self, request: InFlight) -> bool:
         return self._inner.end(request) and not self.held
 
     def passes(self, size: int) -> bool:
-        return not self._pieces and self._fetching.direct and self._inner.passes(size)
+        return not self._pieces and self._asked.direct and self._inner.passes(size)
 
 
 def _nothing(*_: object) -> None:
@@ -273,11 +273,11 @@ class LeaderRetry(Stage):
     def on_token(self, token: bytes) -> None:
         self._authentication.shows(token)
 
-    def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
+    def around_fetch(self, request: InFlight, asked: ClientFetch) -> Handler:
         # From v16 on, clients learn new leaders by KIP-951 instead.
-        if request.version >= HINTS_VERSION or not (self._siblings.fetches and fetching.follows):
+        if request.version >= HINTS_VERSION or not (self._siblings.fetches and asked.follows):
             return request.handler
-        return FollowFetch(self, request.handler, fetching)
+        return FollowFetch(self, request.handler, asked)
 
     def repeats(self, api_key: int, version: int, *, in_session: bool = False) -> bool:
         # They take the fast path if no error in their responses needs this stage.
@@ -318,13 +318,13 @@ class LeaderRetry(Stage):
         """Whether the arriving response is too large to be buffered."""
         return self._state.response_size > MAX_BYTES
 
-    def receive(self, handler: FollowFetch, fetching: FetchHandler, pieces: list[Buffer]) -> list[Buffer]:
+    def receive(self, handler: FollowFetch, innermost: FetchHandler, pieces: list[Buffer]) -> list[Buffer]:
         """Hold back a fetch's response if it has errors of moved leaders. Return the bytes to send now."""
-        walk, fetch = fetching.response.walk, fetching.fetch
+        walk, fetch = innermost.walk, innermost.fetch
         not_followed = self._state.tally.leaders_not_followed
-        if walk is None or not walk.moved or fetching.resend is not None:
+        if walk is None or not walk.moved or innermost.resend is not None:
             return pieces
-        reason = against(fetching)
+        reason = against(innermost)
         if reason is not None or fetch is None:
             not_followed[reason or NotFollowed.NOT_UNDERSTOOD] += walk.moved
             return pieces

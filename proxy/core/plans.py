@@ -13,28 +13,24 @@ from collections.abc import Iterable
 from copy import copy
 from typing import Final, Self
 
-from proxy.core.eligibility import Eligibility, SessionLimits
+from proxy.core.eligibility import SessionLimits
 from proxy.core.events import FetchKind, Tally
 from proxy.core.histograms import NO_RESPONSE_TIME, Measured, Meter
-from proxy.core.in_flight import Handler, InFlight, Kept, Responses
+from proxy.core.in_flight import Handler, InFlight
 from proxy.protocol.addresses import changeable
 from proxy.protocol.api import (
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
     REQUEST_START_BYTES,
-    RESPONSE_CORRELATION_ID,
     RESPONSE_START_BYTES,
     ApiKey,
     response_header,
 )
-from proxy.protocol.fetch_layout import HIGH_WATERMARK, PARTITION_BYTES, RACK_VERSION, FetchLayout
+from proxy.protocol.fetch_layout import HIGH_WATERMARK, RACK_VERSION, FetchLayout
 from proxy.protocol.fetch_request import MAX_AROUND, FetchRequest
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import ProtocolError, Span, read_uvarint
 from proxy.session.decision import Reason
-from proxy.session.handler import FetchSessionHandler
-from proxy.session.rotation import Rotation
-from proxy.session.state import SessionState
 
 MAX_PLANS: Final = 16
 """The maximum number of a connection's plans for requests other than fetches. With more, all are dropped."""
@@ -46,13 +42,11 @@ MAX_KEPT: Final = 2 * MAX_AROUND + 512
 with its own sessions could add forgotten topics of any length."""
 ENTRY_HEAD: Final = 512
 """The maximum bytes of a response with one entry, up to its records. A topic's name has at most 249 bytes."""
-_MAX_COMPARED: Final = 512
+MAX_COMPARED: Final = 512
 """The maximum size of a frame that is kept whole for comparison, in bytes. Larger frames have many entries,
 so they seldom equal an earlier frame."""
 _KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
 """The size in bytes of the length field, API key and version at the start of a request."""
-_PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
-"""Reasons that also apply to the next matching fetch, unless the session switches change."""
 _NO_ABORTED: Final = {True: (b"\0", b"\1"), False: (b"\xff\xff\xff\xff", b"\0\0\0\0")}
 """The bytes of null and of an empty array as aborted_transactions. The key is True for flexible versions."""
 
@@ -261,30 +255,29 @@ class Plan(Handler):
 
 
 class FetchPlan(Handler):
-    """A plan for fetches that are forwarded.
+    """A plan for fetches: a `ForwardPlan`, or a `SessionPlan`.
 
-    Fetches match if they differ only in the correlation id, and in the offsets and epochs of their entries.
-    Stages may use the other fields, as `FetchFloorsStage` does. `request` is a matching fetch as the client
-    sent it, and `sent` is the same fetch as sent to the broker.
+    `sent` is a matching fetch with the changes of the stages.
     """
 
     __slots__ = (
+        "_answered",
         "_asked",
         "_decided_at",
-        "_eligibility",
         "_fetches",
         "_generation",
+        "_kind",
         "_limits",
         "_measured",
-        "_partitions",
         "_plans",
         "_reason",
         "_received",
         "_record_bytes",
-        "_responses",
+        "_requested",
+        "_sent",
         "_sent_size",
-        "_size",
-        "_template",
+        "_told",
+        "_told_partitions",
         "fetch",
         "live",
         "partitions",
@@ -298,36 +291,15 @@ class FetchPlan(Handler):
         self,
         plans: "Plans",
         template: FetchTemplate,
-        request: FetchRequest,
         sent: FetchRequest,
-        reason: Reason,
-        eligibility: Eligibility,
-        responses: Responses,
-    ) -> None:
-        self._assume(plans, template, sent, eligibility, responses)
-        self._reason = reason
-        frame, layout = request.frame, request.layout
-        start, count = request.topics.blocks[0]
-        item, offset, rest = layout.request_entry, PARTITION_BYTES, layout.request_rest
-        entries = [(at + offset, at + rest) for at in range(start, start + count * item, item)]
-        correlation_id = REQUEST_CORRELATION_ID.start, REQUEST_CORRELATION_ID.stop
-        self._template = Template(frame, [correlation_id, *entries])
-        self._asked = self._received = self._partitions = self._record_bytes = 0
-        """Counts that are not in the tally yet: fetches, and the bytes, partitions and record bytes of
-        responses."""
-
-    def _assume(
-        self,
-        plans: "Plans",
-        template: FetchTemplate,
-        sent: FetchRequest,
-        eligibility: Eligibility,
-        responses: Responses,
+        kind: FetchKind,
+        reason: Reason | None = None,
     ) -> None:
         self.live = True
         """Whether the plan's assumptions still hold. `SessionLimits.generation` is checked separately."""
         self.spare = None
-        self._fetches, self._size, self._sent_size = template, template.size, len(sent.frame)
+        self._kind, self._reason = kind, reason
+        self._fetches, self._sent_size = template, len(sent.frame)
         self.fetch: FetchRequest = sent.with_frame(b"")
         """The fetch with the changes of the stages, without its frame."""
         self.version = sent.layout.version
@@ -336,243 +308,39 @@ class FetchPlan(Handler):
         self._limits, self._generation = plans.limits, plans.limits.generation
         self._decided_at = plans.generation
         self._plans, self._measured = plans, plans.measured
-        self._eligibility = eligibility
-        self._responses = responses
+        self._asked = self._sent = self._requested = 0
+        """Fetches that are not in the tally yet: their number, their bytes and partitions to the broker."""
+        self._received = self._answered = self._record_bytes = 0
+        """Responses that are not in the tally yet: the broker's bytes, partitions and record bytes."""
+        self._told = self._told_partitions = 0
+        """The bytes and partitions of these responses that the client got."""
 
-    def request(self, frame: bytes, _now: float) -> bytes | None:
+    def request(self, frame: bytes, now: float) -> bytes | None:
         """Return the frame to send to the broker, or None if the core has to process this client's fetch."""
-        if self._template.matches(frame) and self._limits.generation == self._generation:
-            self._asked += 1
-            return self._fetches.as_sent(frame) if self._fetches.changes else frame
-        return None
-
-    def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        if not self.live:
-            return None
-        plans, version, size = self._plans, self.version, len(frame)
-        entry = plans.entry
-        if entry is not None and entry.version == version and (records := entry.records(frame)) >= 0:
-            if not records and seconds < plans.no_sooner and seconds < self.wait / 2:
-                return None
-            self._partitions += 1
-            self._record_bytes += records
-        elif seconds < plans.no_sooner and seconds < self.wait / 2:
-            return None
-        elif (partitions := plans.response(frame, version)) >= 0:
-            self._partitions += partitions
-        else:
-            return None
-        self._received += size
-        self._eligibility.large = False  # a response in one read is small
-        self._measured.note_fetch(seconds, size, size, self.partitions, self.partitions)
-        return frame
-
-    def begin(self, request: InFlight) -> Handler:
-        made, fetching = self._responses.new_fetch(self.version, request.correlation_id)
-        fetching.ask(self.fetch)
-        fetching.sent, fetching.sent_partitions = self._sent_size, self.partitions
-        return made.handler
+        raise NotImplementedError
 
     def count(self, tally: Tally, meter: Meter) -> None:
         """Add the exchanges since the last call to the tally. The meter skips them: they are measured."""
-        asked, received = self._asked, self._received
+        asked, sent, received, told = self._asked, self._sent, self._received, self._told
         if not (asked or received):
             return
-        client, broker = tally.client, tally.broker
-        size, sent, listed = asked * self._size, asked * self._sent_size, asked * self.partitions
-        client.bytes_in += size
-        client.add_fetches(FetchKind.SESSIONLESS, size, listed, times=asked)
-        broker.bytes_out += sent
-        broker.add_fetches(FetchKind.SESSIONLESS, sent, listed, times=asked)
-        broker.bytes_in += received
-        client.bytes_out += received
-        for side in (client, broker):
-            side.fetch_response_bytes += received
-            side.add_responses(self._partitions, self._record_bytes)
-        if asked:
-            tally.passthrough[self._reason] += asked
-        meter.skip(received, received)
-        self._asked = self._received = self._partitions = self._record_bytes = 0
-
-
-class SessionPlan(FetchPlan):
-    """A plan for fetches of the session with a rotated list and few new offsets.
-
-    The response must have at most one entry. The plan does for such a fetch what `Fetches` does for a
-    `Rotated` fetch, but without the objects for other cases. It makes no decisions: `Fetches` has asked
-    `Eligibility`, and `Rotation` recognises and builds the fetch. After each response that the core has
-    processed, `FetchResponses` decides whether to make a plan. So the plan need not check conditions that
-    only the core changes.
-    """
-
-    __slots__ = (
-        "_altered",
-        "_answered",
-        "_described",
-        "_empty",
-        "_entry",
-        "_first",
-        "_frame",
-        "_news",
-        "_requested",
-        "_rotation",
-        "_row",
-        "_sent",
-        "_session",
-        "_to_broker",
-        "_to_client",
-        "until",
-    )
-
-    def __init__(
-        self,
-        plans: "Plans",
-        template: FetchTemplate,
-        sent: FetchRequest,
-        session: FetchSessionHandler,
-        rotation: Rotation,
-        eligibility: Eligibility,
-        responses: Responses,
-        *,
-        until: float,
-    ) -> None:
-        self._assume(plans, template, sent, eligibility, responses)
-        self.until = until
-        """The time in seconds from which on the core processes a fetch itself. It may have to check the
-        session."""
-        self._session = session
-        self._rotation = rotation
-        self._empty = plans.repeatable
-        self._described = not rotation.table.undescribed
-        """Whether each row of the table has a usable entry. This does not change until the core processes a
-        response."""
-        self._entry: EntryTemplate | None = None
-        self._row = -1
-        """The row of the partition whose entry `_entry` matches."""
-        self._frame = b""
-        """The client's fetch in flight. `_sent`, `_altered` and `_first` belong to the same fetch."""
-        self._sent = self._altered = 0
-        self._first = -1
-        self._asked = self._to_broker = self._requested = 0
-        """Counts that are not in the tally yet: fetches, the bytes of incremental fetches, and their
-        partitions."""
-        self._answered = self._received = self._to_client = self._news = self._record_bytes = 0
-        """Counts that are not in the tally yet: responses, their bytes on each side, entries, and record
-        bytes."""
-
-    def expects(self, entry: EntryTemplate | None, row: int) -> None:
-        """Note the template of the session's last response with one entry, for the partition of this row."""
-        self._entry, self._row = entry, row
-
-    def request(self, frame: bytes, now: float) -> bytes | None:
-        session, rotation, limits = self._session, self._rotation, self._limits
-        if now >= self.until or session.state is not _ESTABLISHED or session.rotation is not rotation:
-            return None
-        if limits.crowded or limits.generation != self._generation:
-            return None
-        template = self._fetches
-        if not template.surrounds(frame):
-            return None
-        if template.changes:
-            frame = template.as_sent(frame)
-        first = rotation.first(frame)
-        altered = rotation.altered(frame, first) if first >= 0 else None
-        if altered is None:
-            return None
-        delta = rotation.delta(frame, altered, (session.session_id, session.epoch))
-        session.ask_rotated(altered)
-        self._frame, self._first = frame, first
-        self._sent, self._altered = len(delta), len(altered)
-        self._asked += 1
-        self._to_broker += self._sent
-        self._requested += self._altered
-        return delta
-
-    def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        """Return the full form of the broker's response, or None if the core has to process it."""
-        rotation, size = self._rotation, len(frame)
-        table, entry, empty = rotation.table, self._entry, self._empty
-        if not (self.live and self._described) or table.behind:
-            return None
-        if self._limits.generation != self._generation:
-            return None
-        row, records, sent = -1, 0, b""
-        if empty is None or size != RESPONSE_START_BYTES + len(empty) or not frame.endswith(empty):
-            if entry is None or (records := entry.records(frame)) <= 0:
-                return None
-            row, sent = self._row, entry.entry(frame)
-        elif seconds < self._plans.no_sooner and seconds < self.wait / 2:
-            return None
-        full = rotation.full(self._first, row, sent, frame[RESPONSE_CORRELATION_ID])
-        saved = len(self._frame) - self._sent + len(full) - size
-        if saved <= 0:
-            return None
-        if row >= 0:
-            table.describe(row, sent[: table.layout.aborted])
-            rotation.suspect((row,))
-            self._news += 1
-            self._record_bytes += records
-        else:
-            rotation.suspect(())
-        self._session.continue_session()
-        self._eligibility.savings.answered(saved, row >= 0)
-        self._frame = b""
-        self._answered += 1
-        self._received += size
-        self._to_client += len(full)
-        self._measured.note_fetch(seconds, size, len(full), self._altered, self.partitions)
-        return full
-
-    def repeat(self, times: int, received: int, full: int) -> None:
-        """Count more fetches and their responses, without building them.
-
-        Use this only if the last fetch changed nothing in the session, its response had no entry, and the new
-        fetches and responses are like them. The list of a new fetch may begin at another entry.
-
-        Args:
-            times: how many fetches.
-            received: the size of each response of the broker in bytes.
-            full: the size of each full response in bytes.
-        """
-        session, savings = self._session, self._eligibility.savings
-        saved = self._sent_size - self._sent + full - received
-        for _ in range(times):  # averages are floats: only the same steps give the same value
-            session.continue_session()
-            savings.answered(saved, 0)
-        self._asked += times
-        self._to_broker += times * self._sent
-        self._answered += times
-        self._received += times * received
-        self._to_client += times * full
-
-    def begin(self, request: InFlight) -> Handler:
-        made, fetching = self._responses.new_fetch(self.version, request.correlation_id)
-        fetching.ask(self.fetch.with_frame(self._frame))
-        fetching.generation = self._decided_at
-        fetching.first = self._first
-        fetching.through_session, fetching.response = True, Kept()
-        fetching.session_id = self._session.session_id
-        fetching.sent, fetching.sent_partitions = self._sent, self._altered
-        return made.handler
-
-    def count(self, tally: Tally, meter: Meter) -> None:
-        asked, answered = self._asked, self._answered
-        if not (asked or answered):
-            return
-        client, broker, size = tally.client, tally.broker, asked * self._size
+        client, broker, size = tally.client, tally.broker, asked * self._fetches.size
         client.bytes_in += size
         client.add_fetches(FetchKind.SESSIONLESS, size, asked * self.partitions, times=asked)
-        broker.bytes_out += self._to_broker
-        broker.add_fetches(FetchKind.INCREMENTAL, self._to_broker, self._requested, times=asked)
-        broker.bytes_in += self._received
-        broker.fetch_response_bytes += self._received
-        broker.add_responses(self._news, self._record_bytes)
-        client.bytes_out += self._to_client
-        client.fetch_response_bytes += self._to_client
-        client.add_responses(answered * self.partitions, self._record_bytes)
-        meter.skip(self._received, self._to_client)
-        self._asked = self._to_broker = self._requested = 0
-        self._answered = self._received = self._to_client = self._news = self._record_bytes = 0
+        broker.bytes_out += sent
+        broker.add_fetches(self._kind, sent, self._requested, times=asked)
+        if asked and self._reason is not None:
+            tally.passthrough[self._reason] += asked
+        broker.bytes_in += received
+        broker.fetch_response_bytes += received
+        broker.add_responses(self._answered, self._record_bytes)
+        client.bytes_out += told
+        client.fetch_response_bytes += told
+        client.add_responses(self._told_partitions, self._record_bytes)
+        meter.skip(received, told)
+        self._asked = self._sent = self._requested = 0
+        self._received = self._answered = self._record_bytes = 0
+        self._told = self._told_partitions = 0
 
 
 class Plans:
@@ -640,22 +408,6 @@ class Plans:
                 self.requests.clear()
             self.requests[key] = Plan(request, decisive, answered=answered, plans=self)
 
-    def learn_fetch(
-        self,
-        request: FetchRequest,
-        sent: FetchRequest,
-        reason: Reason,
-        eligibility: Eligibility,
-        responses: Responses,
-    ) -> None:
-        """Make a plan from a forwarded fetch, if its reason also applies to the next matching fetch."""
-        self.forget_fetch()
-        template, size = self.template, len(request.frame)
-        small = template is not None and size <= _MAX_COMPARED
-        plain = reason in _PLAIN and not request.session_id and request.session_epoch < 0
-        if template is not None and small and plain:
-            self.fetch = FetchPlan(self, template, request, sent, reason, eligibility, responses)
-
     def forget_fetch(self) -> None:
         """Drop the plan for fetches.
 
@@ -714,7 +466,7 @@ class Plans:
         Most produce responses are like this. Metadata responses are never noted.
         """
         plan = self.requests.get(_key_of(api_key, version))
-        if plan is None or len(frame) > _MAX_COMPARED:
+        if plan is None or len(frame) > MAX_COMPARED:
             return
         _, body = response_header(frame, LENGTH_BYTES, api_key, version)
         fields = changeable(api_key, version, frame[body:])
@@ -738,7 +490,7 @@ class Plans:
             or walk.redirects
             or walk.errors
         )
-        if not special and len(frame) <= _MAX_COMPARED:
+        if not special and len(frame) <= MAX_COMPARED:
             self._response = frame[RESPONSE_START_BYTES:], version, walk.partitions
         if request is not None:
             self.entry = EntryTemplate.of(request, frame, walk) or self.entry
@@ -751,7 +503,7 @@ class Plans:
 
     def learn_empty(self, frame: bytes, walk: FetchResponseWalk) -> None:
         """Note a complete response of the session that has no partition."""
-        if walk.done and not walk.partitions and not walk.error_code and len(frame) <= _MAX_COMPARED:
+        if walk.done and not walk.partitions and not walk.error_code and len(frame) <= MAX_COMPARED:
             self._empty = frame[RESPONSE_START_BYTES:], walk
 
     def empty(self, frame: bytes) -> FetchResponseWalk | None:
@@ -778,7 +530,3 @@ def _around(frame: bytes, block: Span) -> tuple[bytes, bytes, bytes]:
 
 def _key_of(api_key: int, version: int) -> bytes:
     return api_key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True)
-
-
-# A member of an enum is looked up slowly.
-_ESTABLISHED: Final = SessionState.ESTABLISHED

@@ -113,16 +113,15 @@ class FetchRepeat:
             got += each.record_bytes
 
 
-def against(fetching: FetchHandler) -> NotFollowed | None:
+def against(handler: FetchHandler) -> NotFollowed | None:
     """Return the reason why the failed partitions of a fetch can't be retried, or None if they can."""
-    response = fetching.response
-    if not fetching.direct:
+    if not handler.asked.direct:
         return NotFollowed.SESSION
-    if fetching.version < FIRST_VERSION:
+    if handler.asked.version < FIRST_VERSION:
         return NotFollowed.VERSION
-    if response.received > MAX_BYTES:
+    if handler.received > MAX_BYTES:
         return NotFollowed.TOO_LARGE
-    return None if response.understood and fetching.fetch is not None else NotFollowed.NOT_UNDERSTOOD
+    return None if handler.understood and handler.fetch is not None else NotFollowed.NOT_UNDERSTOOD
 
 
 def _failed(walk: FetchResponseWalk, listing: Listing) -> dict[Place, Failed]:

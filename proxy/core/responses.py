@@ -111,7 +111,7 @@ class AddressRewriting(Rewriting):
 _Rewriting = TypeVar("_Rewriting", bound=Rewriting)
 
 
-class ForwardFetch(Forward):
+class UnknownFetch(Forward):
     """Forwards and counts the response to a fetch of a version that the gateway does not parse."""
 
     __slots__ = ("_state",)

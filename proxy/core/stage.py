@@ -6,7 +6,7 @@ make it wait, or wrap its handler in another handler (`proxy.core.in_flight`).
 
 from collections.abc import Callable
 
-from proxy.core.in_flight import FetchHandler, Handler, InFlight
+from proxy.core.in_flight import ClientFetch, FetchHandler, Handler, InFlight
 from proxy.protocol.api_versions import NO_RANGES, Ranges
 from proxy.protocol.fetch_request import FetchRequest
 
@@ -98,7 +98,7 @@ class Stage:
     def on_answered(self, _api_key: int) -> None:
         """Note that a response is complete."""
 
-    def on_fetched(self, _fetching: FetchHandler) -> None:
+    def on_fetched(self, _handler: FetchHandler) -> None:
         """Note that the response to a fetch is complete. The gateway may still send this fetch again."""
 
     def on_versions(self) -> None:
@@ -111,10 +111,11 @@ class Stage:
         """
         return request.handler
 
-    def around_fetch(self, request: InFlight, _fetching: FetchHandler) -> Handler:
+    def around_fetch(self, request: InFlight, _asked: ClientFetch) -> Handler:
         """Return the handler of a fetch. A stage may wrap the handler from the earlier stages in its own.
 
-        `_fetching` is the innermost handler.
+        This is called once, before the fetch is parsed. The innermost handler is put in later, each time that
+        the fetch is sent (`Handler.put`).
         """
         return request.handler
 

@@ -1,12 +1,12 @@
-"""The decisions on a fetch: send it through the session in one of three forms, or forward it.
+"""The decisions on a fetch: request a session, continue it in one of two forms, or forward it.
 
-`Fetches` makes the decision and sends the fetch in the decided form.
+`Fetches` makes the decision and sends the fetch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeAlias, final
+from typing import Final, final
 
 from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import Listing
@@ -127,12 +127,6 @@ class Delta:
 
 @final
 @dataclass(slots=True, eq=False)
-class Full:
-    """The fetch requests a session: it is sent with epoch 0 and lists all partitions."""
-
-
-@final
-@dataclass(slots=True, eq=False)
 class Incremental:
     """The fetch is sent as an incremental fetch, with only its differences from the session."""
 
@@ -154,7 +148,3 @@ class Rotated:
     """The row of the table for the first entry of the fetch."""
     altered: Sequence[tuple[int, bytes]]
     """The entries that differ from the table, each with its row."""
-
-
-Decision: TypeAlias = Reason | Full | Incremental | Rotated
-"""How to send a fetch. For a `Reason`, it is forwarded without the gateway's session."""

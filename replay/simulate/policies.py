@@ -14,7 +14,7 @@ from typing import Final
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.plans import SessionPlan
+from proxy.core.expanded_fetch import SessionPlan
 from proxy.core.responses import clamped
 from proxy.protocol.api import (
     LENGTH_BYTES,

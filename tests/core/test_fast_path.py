@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from proxy.core.expanded_fetch import SessionPlan
 from proxy.core.fast_path import MAX_JOINED
 from proxy.core.in_flight import MAX_IN_FLIGHT
 from proxy.protocol.addresses import Resolve
@@ -594,6 +595,13 @@ def test_a_session_closes_amid_a_fetch_of_the_fast_path() -> None:
     play.close()
     assert play.takes_broker()
     play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=8)).takes_client()
+
+
+def test_a_count_that_the_fast_path_forgets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Playbook().established(16, THREE)
+    monkeypatch.setattr(SessionPlan, "count", lambda *_: None)
+    with pytest.raises(AssertionError, match=r"tally\.client\.fetches: \[0, 0, .*\] with the fast path"):
+        polls(play, 16, 4, 4)
 
 
 # --- any conversation -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import FetchKind, Passthrough, SessionClosed
-from proxy.core.fetch_responses import STREAM_FROM
+from proxy.core.fetching import STREAM_FROM
 from proxy.core.savings import CREDIT_EXCHANGES, PLAIN_PER_LOST
 from proxy.core.slot_backoff import LASTING_SECONDS
 from tests.frames import Want, entry, fetch, fetch_response

@@ -1,6 +1,6 @@
 """Requests in flight: their handlers, and responses that wait until it is their turn."""
 
-from proxy.core.in_flight import FORWARD, InFlight, Kept, ResponseQueue, Walked
+from proxy.core.in_flight import FORWARD, InFlight, ResponseQueue
 from proxy.protocol.primitives import Buffer
 
 
@@ -15,23 +15,6 @@ def test_what_is_forwarded_is_not_kept() -> None:
     assert FORWARD.feed(b"6", last=True) == [b"6"]
     assert (FORWARD.buffered, FORWARD.passes(7)) == (0, True)
     assert FORWARD.fresh() is FORWARD
-
-
-def test_letting_go_keeps_no_byte() -> None:
-    response = Walked()
-    response.chunks.append(b"12345")
-    response.buffered = 5
-    response.drop()
-    assert (response.chunks, response.buffered) == ([], 0)
-
-
-def test_letting_go_of_a_frame_to_be_expanded() -> None:
-    response = Kept()
-    response.keep(b"123")
-    response.keep(b"45")
-    assert (response.buffered, response.frame is None) == (5, False)
-    response.drop()
-    assert (response.buffered, response.frame) == (0, None)
 
 
 def owed(number: int) -> tuple[ResponseQueue, list[InFlight]]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.events import fetch_kind
-from proxy.core.in_flight import FORWARD, Around, FetchHandler, Handler, InFlight
+from proxy.core.in_flight import FORWARD, Around, ClientFetch, FetchHandler, Handler, InFlight
 from proxy.core.stage import Stage
 from proxy.features.client_sessions.contexts import (
     FetchContext,
@@ -55,9 +55,9 @@ class Serve(Around):
     __slots__ = ("_context", "_sessions")
 
     def __init__(
-        self, inner: Handler, fetching: FetchHandler, context: FetchContext, sessions: "ClientSessions"
+        self, inner: Handler, asked: ClientFetch, context: FetchContext, sessions: "ClientSessions"
     ) -> None:
-        super().__init__(inner, fetching)
+        super().__init__(inner, asked)
         self._context = context
         self._sessions = sessions
         if not isinstance(context, SessionlessFetchContext):
@@ -69,7 +69,7 @@ class Serve(Around):
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         pieces = self._inner.feed(chunk, last=last)
-        if self._fetching.resend is not None:
+        if self._innermost.resend is not None:
             return pieces
         if last and not pieces and not isinstance(self._context, SessionlessFetchContext):
             self._context.drop()  # the response was refused, so the connection ends
@@ -140,18 +140,18 @@ class ClientSessions(Stage):
             self._state.from_client.need = min(size, 2 * len(data))
             return None
 
-    def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
+    def around_fetch(self, request: InFlight, asked: ClientFetch) -> Handler:
         context, self._context = self._context, None
         if context is None:
             return request.handler
-        fetching.direct = False
-        fetching.listed = not isinstance(context, IncrementalFetchContext)
-        return Serve(request.handler, fetching, context, self)
+        asked.direct = False
+        asked.listed = not isinstance(context, IncrementalFetchContext)
+        return Serve(request.handler, asked, context, self)
 
-    def on_fetched(self, fetching: FetchHandler) -> None:
-        walk = fetching.response.walk
+    def on_fetched(self, handler: FetchHandler) -> None:
+        walk = handler.walk
         # The broker gave the client this session: no session of the gateway may have its id.
-        if walk is not None and walk.session_id > 0 and not fetching.through_session:
+        if walk is not None and walk.session_id > 0 and handler.session_id is None:
             self._manager.cache.leave(walk.session_id)
 
     def _lacks_sessions(self, version: int) -> bool:

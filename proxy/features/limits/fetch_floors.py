@@ -161,8 +161,8 @@ class FetchFloorsStage(Stage):
             return fetch
         return fetch.with_limits(max_wait_ms=wait_ms, min_bytes=min_bytes)
 
-    def on_fetched(self, fetching: FetchHandler) -> None:
-        walk = fetching.response.walk
+    def on_fetched(self, handler: FetchHandler) -> None:
+        walk = handler.walk
         if self._pause is not None and walk is not None and walk.moved:
             self._pause.begin(self._state.now)
 

@@ -97,13 +97,13 @@ class Follower:
 
     # Empty responses
 
-    def is_early(self, fetching: FetchHandler, walk: FetchResponseWalk | None) -> bool:
+    def is_early(self, handler: FetchHandler, walk: FetchResponseWalk | None) -> bool:
         """Return whether the follower had to wait, but has answered at once with nothing.
 
         Note for how long it throttles the client. `walk` is None if the response is the same as the last one
         without records.
         """
-        state, fetch = self._state, fetching.fetch
+        state, fetch = self._state, handler.fetch
         if fetch is not None and fetch.frame:  # a fetch of the fast path has none, and is like the last one
             self._waits = fetch.min_bytes > 0
         empty = walk is None or not (walk.record_bytes or walk.failed or walk.redirects or walk.error_code)
@@ -113,7 +113,7 @@ class Follower:
         if not empty or throttle_ms or fetch is None or not self._waits:
             self.early = 0
             return False
-        early = state.now - state.queue.expected[0].sent_at < min(MAX_HOLD_SECONDS, fetching.wait / 2)
+        early = state.now - state.queue.expected[0].sent_at < min(MAX_HOLD_SECONDS, handler.wait / 2)
         self.early = self.early + 1 if early else 0
         return early
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from proxy.core.connection_state import ConnectionState
-from proxy.core.in_flight import Around, FetchHandler, Handler, InFlight, Kept, Over, Walked
+from proxy.core.in_flight import Around, ClientFetch, FetchHandler, Handler, InFlight, Over
 from proxy.core.requests import readable
 from proxy.core.stage import Stage
 from proxy.features.racks.follower import ASK_SECONDS, Follower
@@ -104,8 +104,8 @@ class FromReplica(Around):
         "_whole_size",
     )
 
-    def __init__(self, stage: "RackClientsStage", inner: Handler, fetching: FetchHandler) -> None:
-        super().__init__(inner, fetching)
+    def __init__(self, stage: "RackClientsStage", inner: Handler, asked: ClientFetch) -> None:
+        super().__init__(inner, asked)
         self._stage, self._follower = stage, stage.follower
         self._pieces: list[Buffer] = []
         """The beginning of an entry whose rest has not come."""
@@ -132,7 +132,7 @@ class FromReplica(Around):
         if self._leaves:
             pieces = self._buffered(pieces, last=last)
         if last:
-            self._stage.answered(self._fetching)
+            self._stage.answered(self._innermost)
         return pieces
 
     def _buffered(self, pieces: list[Buffer], *, last: bool) -> list[Buffer]:
@@ -150,14 +150,14 @@ class FromReplica(Around):
         Their records are cut: an error comes without records. A partition that is not in the response, as in
         the client's own session, can't get an error. Then the connection ends.
         """
-        fetching = self._fetching
-        isolation = fetching.fetch.isolation_level if fetching.fetch is not None else 0
-        walk = FetchResponseWalk(LAYOUTS[fetching.version], isolation, keep=True)
+        innermost = self._innermost
+        isolation = innermost.fetch.isolation_level if innermost.fetch is not None else 0
+        walk = FetchResponseWalk(LAYOUTS[self._asked.version], isolation, keep=True)
         try:
             walk.feed(frame)
         except ProtocolError:
             return frame
-        if walk.error_code or fetching.resend is not None:
+        if walk.error_code or innermost.resend is not None:
             return frame
         leaving = self._stage.leave()
         new, found = with_errors(frame, walk, leaving, isolation)
@@ -168,29 +168,27 @@ class FromReplica(Around):
     def _fed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Return the client's bytes that are ready now, with errors replaced."""
         pieces = self._inner.feed(chunk, last=last)
-        fetching, response = self._fetching, self._fetching.response
-        if fetching.resend is not None or not response.understood:
+        innermost = self._innermost
+        if innermost.resend is not None or not innermost.understood:
             pieces, self._pieces, self._size = [*self._pieces, *pieces], [], 0
             return pieces
-        if response.walk is not None:
-            if len(response.walk.errors) >= MAX_ERRORS:  # further ones are not noted
+        if (walk := innermost.walk) is not None:
+            if len(walk.errors) >= MAX_ERRORS:  # further ones are not noted
                 self._follower.fail("has too many errors")
                 return []
-            pieces = self._without_errors(pieces, response, response.walk, last=last)
+            pieces = self._without_errors(pieces, walk, last=last)
         follower = self._follower
-        if last and pieces and follower.watched and follower.is_early(fetching, response.walk):
+        if last and pieces and follower.watched and follower.is_early(innermost, walk):
             follower.hold()
         return pieces
 
-    def _without_errors(
-        self, pieces: list[Buffer], response: Walked | Kept, walk: FetchResponseWalk, *, last: bool
-    ) -> list[Buffer]:
+    def _without_errors(self, pieces: list[Buffer], walk: FetchResponseWalk, *, last: bool) -> list[Buffer]:
         """Replace errors in the next bytes. The beginning of an entry is kept until its rest comes."""
-        if isinstance(response, Kept):
+        if self._innermost.expands:
             if not (last and walk.errors):
                 return pieces
             # The client's response is another one than the broker's, and it is whole.
-            told = FetchResponseWalk(LAYOUTS[self._fetching.version], 0, keep=False, noted=walk.noted)
+            told = FetchResponseWalk(LAYOUTS[self._asked.version], 0, keep=False, noted=walk.noted)
             frame = b"".join(pieces)
             told.feed(frame)
             return [_edited(frame, 0, self._stage.judge(told.errors, told.hints))]
@@ -328,12 +326,12 @@ class RackClientsStage(Stage):
             and not self._state.gets_part
         )
 
-    def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
+    def around_fetch(self, request: InFlight, asked: ClientFetch) -> Handler:
         if not self._reads_here:
             return request.handler
         # New leaders are not followed: Metadata leads the client.
-        fetching.follows, fetching.noted = False, _REFUSALS
-        return FromReplica(self, request.handler, fetching)
+        asked.follows, asked.noted = False, _REFUSALS
+        return FromReplica(self, request.handler, asked)
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
         if not self._reads_here:
@@ -422,10 +420,10 @@ class RackClientsStage(Stage):
                 edits.append((at, _NO_HINT))
         return edits
 
-    def answered(self, fetching: FetchHandler) -> None:
+    def answered(self, handler: FetchHandler) -> None:
         """Forget errors that the last response did not have again."""
-        if self._unknown_epochs and fetching.resend is None:
-            walk = fetching.response.walk
+        if self._unknown_epochs and handler.resend is None:
+            walk = handler.walk
             seen = {(error.key, error.partition) for error in walk.errors} if walk is not None else set()
             for place in self._unknown_epochs.keys() - seen:
                 del self._unknown_epochs[place]

@@ -9,7 +9,7 @@ from typing import Final
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.events import Refusal
-from proxy.core.in_flight import Around, FetchHandler, Handler, InFlight
+from proxy.core.in_flight import Around, ClientFetch, Handler, InFlight
 from proxy.core.plans import FetchTemplate
 from proxy.core.stage import Stage
 from proxy.protocol.api import ApiKey
@@ -50,8 +50,8 @@ class Raised(Around):
 
     __slots__ = ("_state",)
 
-    def __init__(self, state: ConnectionState, inner: Handler, fetching: FetchHandler) -> None:
-        super().__init__(inner, fetching)
+    def __init__(self, state: ConnectionState, inner: Handler, asked: ClientFetch) -> None:
+        super().__init__(inner, asked)
         self._state = state
 
     @property
@@ -60,9 +60,9 @@ class Raised(Around):
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         pieces = self._inner.feed(chunk, last=last)
-        response = self._fetching.response
+        response = self._innermost
         cut_off = last and response.walk is not None and not response.walk.done
-        if self._fetching.resend is None and (cut_off or not response.understood):
+        if response.resend is None and (cut_off or not response.understood):
             self._state.refuse_response(
                 Refusal.NOT_UNDERSTOOD, f"a FETCH v{RACK_VERSION} response that is not understood"
             )
@@ -131,13 +131,13 @@ class RaiseFetch(Stage):
         self._template = FetchTemplate.of(fetch)
         return fetch
 
-    def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
+    def around_fetch(self, request: InFlight, asked: ClientFetch) -> Handler:
         fetch, self._raised = self._raised, None
         if fetch is None:
             return request.handler
         self._state.tally.client.fetch_request_bytes -= RACK_BYTES
         request.form = Lower(self, self._state, fetch.isolation_level)
-        return Raised(self._state, request.handler, fetching)
+        return Raised(self._state, request.handler, asked)
 
     def repeats(self, api_key: int, version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
         if api_key != _FETCH:

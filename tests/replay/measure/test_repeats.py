@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.fetches import SUSPECT_SECONDS
+from proxy.core.fetching import SUSPECT_SECONDS
 from proxy.protocol.fetch_request import MAX_EPOCH
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.measure.collected import groups_in
@@ -120,7 +120,7 @@ def test_the_state_is_the_same_as_after_single_steps(
         plan = each._engine._gateway._connection.plan
         assert plan is not None
         plan._session.epoch = epoch or plan._session.epoch
-        savings = plan._eligibility.savings
+        savings = plan._savings
         savings._credit, savings._owed, savings._news = credit, owed, news
         savings._regret, savings._away, savings._patience = news * 7, owed / 3, 8
 

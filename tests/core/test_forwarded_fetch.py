@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.core.events import Passthrough, Refusal
-from proxy.core.fetch_responses import FetchResponses
-from proxy.core.in_flight import FetchHandler, Walked
+from proxy.core.forwarded_fetch import ForwardedFetch
 from proxy.core.responses import AddressRewriting, rewritten_tags
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.fetch_response import Received
@@ -383,14 +382,14 @@ def test_the_last_byte_has_little_to_do(version: int, topics: int, read: int, st
 def test_long_tags_that_drip_in_are_copied_a_few_times(read: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that can't be sent yet are kept, and joined once."""
     kept: list[int] = []
-    up_to = FetchResponses._up_to
+    up_to = ForwardedFetch._up_to
 
-    def counted(self: FetchResponses, fetching: FetchHandler, response: Walked, *rest: Any) -> list[Buffer]:
-        pieces = up_to(self, fetching, response, *rest)
-        kept.append(len(response.chunks))
+    def counted(self: ForwardedFetch, *args: Any) -> list[Buffer]:
+        pieces = up_to(self, *args)
+        kept.append(len(self._chunks))
         return pieces
 
-    monkeypatch.setattr(FetchResponses, "_up_to", counted)
+    monkeypatch.setattr(ForwardedFetch, "_up_to", counted)
     play = Playbook(resolve=lambda *_: ("gw", 1)).knows()
     asked = fetch(16, ("t", 0), correlation=4)
     play.client(asked).to_broker(asked)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from proxy.core import fetch_responses
+from proxy.core import expanded_fetch
 from proxy.core.connection import Connection
 from proxy.core.events import Passthrough, SessionLost, SessionMade
 from proxy.protocol.fetch_request import Topics
@@ -389,7 +389,7 @@ def test_lasting_errors_stay_on_the_short_way(
         return expand(what)
 
     monkeypatch.setattr(FetchSessionHandler, "rotated", counted)
-    monkeypatch.setattr(fetch_responses, "expand", gathered)
+    monkeypatch.setattr(expanded_fetch, "expand", gathered)
     play = Playbook(core=Connection).established(version, [("t", number) for number in range(count)])
     errors = [entry(count - 1 - number, error=error) for number in range(ill)]
     for step in range(6):

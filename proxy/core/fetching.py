@@ -1,0 +1,429 @@
+"""The session of one connection with its broker, as all fetches of the connection share it. Sans-IO.
+
+`Fetching` is what the handlers of fetches know of `Fetches`. It notes what each response means for the
+session, arranges to send a fetch again, checks the session, and closes it.
+"""
+
+from typing import Final
+
+from proxy.core.connection_state import ConnectionState
+from proxy.core.eligibility import Eligibility, SessionLimits
+from proxy.core.events import (
+    FetchKind,
+    Passthrough,
+    SessionClosed,
+    SessionLost,
+    SessionMade,
+    SessionRefused,
+    saved_bytes,
+)
+from proxy.core.histograms import NOT_COUNTED
+from proxy.core.in_flight import UNSENT, ClientFetch, FetchHandler, Handler, InFlight
+from proxy.core.leaders import Leaders
+from proxy.core.own import Check, OwnFetch, Probe, own
+from proxy.core.responses import Rewriting
+from proxy.protocol import api_versions
+from proxy.protocol.api import REQUEST_START_BYTES, ErrorCode
+from proxy.protocol.fetch_layout import SESSION_VERSION
+from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Listing, no_waiting
+from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.primitives import read_string
+from proxy.session.decision import FOR_GOOD, PASSING, Reason
+from proxy.session.handler import FetchSessionHandler, SessionResult
+from proxy.session.partitions import memory_of
+from proxy.session.state import Action, Loss, SessionState
+
+STREAM_FROM: Final = 1 << 20
+"""The response size, in bytes, from which on a client counts as catching up. The client's next fetch then
+does not use the session, so that its response can be streamed (fetch-semantics 7, case 91)."""
+CHECK_SECONDS: Final = 300.0
+"""The time between two checks of a session that saves bytes, in seconds. A broker may lose a partition of the
+session without an error, and only a check detects the loss. For 1,000 partitions a check needs some 70 kB,
+which is 0.2 kB per second."""
+SUSPECT_SECONDS: Final = 10.0
+"""The shorter time between two checks, in seconds. It applies if the broker has lost a partition of a session
+before, or if a client has waited this long at one offset below the known end of a partition."""
+CHECK_PAID: Final = 64
+"""A check is sent only if the session has since saved this many times the size of its request. A check with
+its response costs two to three times its request (law 6)."""
+_UNUSED_FETCHES: Final = 64
+"""The number of fetches that are forwarded without the session, and without a saving in between, after which
+it is closed."""
+_UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
+"""Errors that a broker up to 3.9 sends and does not repeat: it adds them after the session has stored the
+response. KIP-110 (76), disabled down-conversion (35): fetch-semantics 2.6, trap 7."""
+_CONNECTION_ENDS: Final = "the connection ends"
+_PROBE_CORRELATION_ID: Final = 0x6667_6174
+_RESTS: Final = "resting: sessions cost more than they saved"
+
+
+class Fetching:
+    """What the fetches of one connection share."""
+
+    __slots__ = (
+        "_check_due_at",
+        "_check_paid_at",
+        "_close_frame",
+        "_close_id_at",
+        "_memory",
+        "_probed",
+        "_slot",
+        "check_at",
+        "closing",
+        "decided",
+        "eligibility",
+        "leaders",
+        "limits",
+        "rewriting",
+        "session",
+        "state",
+        "unused",
+        "version",
+    )
+
+    def __init__(
+        self,
+        state: ConnectionState,
+        limits: SessionLimits,
+        eligibility: Eligibility,
+        rewriting: Rewriting,
+        leaders: Leaders,
+    ) -> None:
+        self.state = state
+        self.limits = limits
+        self.eligibility = eligibility
+        self.rewriting = rewriting
+        self.leaders = leaders
+        self.session = FetchSessionHandler()
+        self.closing = False
+        """Whether the client sends no more fetches. If so, a fetch that is sent again does not use a
+        session."""
+        self.check_at = 0.0
+        """The next time, in seconds, at which `look` decides whether to check the session."""
+        self._check_due_at = 0.0
+        self._check_paid_at = 0
+        """The number of bytes that the connection had saved when the last check was sent."""
+        self.version = -1
+        """The version of the last fetch that was read, or -1 before the first one."""
+        self.decided: Reason | None = None
+        """The reason why the last fetch was forwarded without the session. None if it used the session."""
+        self.unused = 0
+        """The number of fetches that were forwarded although there was a session, since a session last saved
+        bytes. The reasons in `PASSING` do not count. A new session does not reset the number."""
+        self._memory = 0
+        """The bytes of the memory limit that are reserved for the table."""
+        self._probed = False
+        """Whether the gateway itself has sent an ApiVersions request on this connection."""
+        self._slot = False
+        """Whether the connection holds one of the process's session slots (--max-sessions)."""
+        self._close_frame = b""
+        """Closes a session. Made from a client's fetch; the session id is inserted when it is sent."""
+        self._close_id_at = 0
+
+    # A fetch
+
+    def around(self, request: InFlight, asked: ClientFetch) -> Handler:
+        """Return the handlers of all stages for a client's fetch. The innermost one is put in later."""
+        request.handler = UNSENT
+        for stage in self.state.stages:
+            request.handler = stage.around_fetch(request, asked)
+        return request.handler
+
+    def send(self, request: InFlight, frame: bytes, kind: FetchKind, partitions: int) -> None:
+        self.state.tally.broker.add_fetches(kind, len(frame), partitions)
+        self.state.send(request, frame)
+
+    def send_again(self, request: InFlight, handler: FetchHandler) -> None:
+        """Send a fetch once more, with a new handler, as `handler.resend` says."""
+        raise NotImplementedError
+
+    def count_unread(self, size: int, version: int, reason: Reason) -> None:
+        """Count a fetch that is forwarded without being parsed."""
+        self.decided = reason
+        self.state.plans.forget_fetch()
+        self.state.tally.passthrough[reason] += 1
+        # Brokers take a fetch below v7 for (0, -1) (fetch-semantics 1.3). The kind of others is not known.
+        times = 1 if version < SESSION_VERSION else 0
+        for side in (self.state.tally.client, self.state.tally.broker):
+            side.add_fetches(FetchKind.SESSIONLESS, size, 0, times=times)
+
+    def probe(self, fetch: bytes) -> None:
+        """Ask the broker for its version ranges, once on a connection.
+
+        A client need not send ApiVersions, but the gateway must know the broker's release (fetch-semantics
+        1.7, 6.3). The request has the client id of the client's fetch, because quotas depend on it. Every
+        broker answers v0 (KIP-35; fetch-semantics, trap 14).
+        """
+        if self._probed:
+            return
+        self._probed = True
+        client_id, _ = read_string(fetch, REQUEST_START_BYTES)
+        frame = api_versions.request(_PROBE_CORRELATION_ID, client_id or b"")
+        self.state.tally.probe_bytes += len(frame)
+        self.state.send(own(frame, Probe(self.state, self.eligibility)), frame)
+
+    # Its response
+
+    def arrived(self, handler: FetchHandler) -> None:
+        """Note that all bytes of a response have arrived: for the next fetch, the session and the slot."""
+        again, walk, session = handler.resend is not None, handler.walk, self.session
+        # The client is catching up: its next response is to stream (case 91).
+        self.eligibility.large = handler.received >= STREAM_FROM and not again
+        if walk is not None and walk.leaders:
+            self.leaders.learn(walk.leaders)
+        if session.state is _CLOSED:
+            session.drop()
+            self._release_slot()
+        elif self.closing and session.has_session and session.state is not SessionState.CLOSING:
+            self._close(_CONNECTION_ENDS)
+        elif not session.session_id and not session.outstanding and not again:
+            self._release_slot()
+        self.settle_memory()
+
+    def finish(self, handler: FetchHandler, request: InFlight) -> bool:
+        """End a response. Return False if the fetch is sent again, as `arrange_resend` may have arranged."""
+        state, asked, again = self.state, handler.asked, handler.resend is not None
+        for stage in state.stages:
+            stage.on_fetched(handler)
+        listed = NOT_COUNTED if asked.fetch is None or again else asked.fetch.partitions
+        state.meter.note_fetch(request.sent_at, sent=handler.partitions, asked=listed, unseen=again)
+        # A fetch that is sent again keeps its place; later responses wait (fetch-semantics, trap 17; case
+        # 84).
+        if again:
+            state.meter.note_repeat(state.now - request.sent_at)
+            if asked.attempts == 1:
+                state.queue.resending += 1
+            self.send_again(request, handler)
+            return False
+        if asked.attempts:
+            state.queue.resending -= 1
+        return True
+
+    def count(self, handler: FetchHandler, walk: FetchResponseWalk, partitions: int) -> None:
+        """Count the contents of a response. The client's form of it has this many partitions."""
+        self.state.tally.broker.add_responses(walk.partitions, walk.record_bytes)
+        # `ClientSessions` counts what it makes itself of a response.
+        if partitions and handler.asked.listed and handler.resend is None:
+            self.state.tally.client.add_responses(partitions, walk.record_bytes)
+
+    # What a response means for the session
+
+    def judge(self, walk: FetchResponseWalk) -> SessionResult:
+        features = self.eligibility.features
+        # Kafka 1.1 delays the whole response instead: an empty response means that nothing is new
+        # (fetch-semantics 2.8 and 6.3).
+        empties = features is None or features.throttles_by_emptying
+        return self.session.handle(walk, empties=empties and not self.eligibility.full_when_throttled)
+
+    def answered(self, handler: FetchHandler, walk: FetchResponseWalk, result: SessionResult) -> None:
+        """Note the response to a fetch that requested a session."""
+        session, state = self.session, self.state
+        if result.action in RESENDS:
+            self.lost(handler, walk.error_code, result)
+        elif session.has_session:
+            self.eligibility.slots.made(state.now)
+            self._arrange_check()
+            partitions = session.table.size if session.table is not None else 0
+            state.events.append(SessionMade(session_id=session.session_id, partitions=partitions))
+            self.note_uncached(result)
+        elif result.action is Action.COMPLETE:
+            # Id 0: no slot (fetch-semantics 2.7, trap 22; case 95).
+            state.tally.refusals += 1
+            self.eligibility.slots.denied(state.now)
+            self._report_no_slot()
+
+    def _report_no_slot(self) -> None:
+        slots = self.eligibility.slots
+        if not slots.reported:
+            slots.reported = True
+            self.state.events.append(SessionRefused())
+
+    def lost(self, handler: FetchHandler, code: int, result: SessionResult) -> None:
+        """Note that a session was lost or refused, and arrange to send the fetch again."""
+        tally = self.state.tally
+        if code:
+            tally.session_errors[code] += 1
+        if result.loss is not None:
+            tally.sessions_lost[result.loss] += 1
+            # Else the client would not get the records of partitions that the broker leaves out.
+            if result.loss is Loss.LEFT_OUT and tally.sessions_lost[Loss.LEFT_OUT] > 1:
+                self._never(Reason.LEFT_OUT)
+        self.state.events.append(
+            SessionLost(session_id=handler.session_id or 0, error_code=code, reason=result.reason)
+        )
+        self.note_lost(handler)
+        again = result.action is Action.RESEND_FULL
+        if again and code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+            slots, now = self.eligibility.slots, self.state.now
+            slots.denied(now)
+            if slots.waits(now):
+                again = False
+                self._report_no_slot()
+        self.arrange_resend(handler, full=again)
+
+    def arrange_resend(self, handler: FetchHandler, *, full: bool) -> None:
+        """Arrange to send a fetch once more. No part of its response has been sent to the client.
+
+        After a second failure, or when the connection ends, it is sent without a session, so that no session
+        error is possible. Otherwise `full` requests a new session, if possible.
+        """
+        # `finish` sends it. fetch-semantics 6.13, step 4; trap 6 (conformance case 71). The fetch keeps its
+        # place (trap 17, case 84).
+        asked = handler.asked
+        asked.attempts += 1
+        again = full and asked.attempts == 1 and not self.closing and self.session.table is not None
+        handler.resend = Action.RESEND_FULL if again else Action.RESEND_SESSIONLESS
+
+    def note_lost(self, handler: FetchHandler) -> None:
+        """Count the bytes of a fetch and of its response as lost, because the fetch has to be sent again."""
+        self.note_rest(rests=self.eligibility.savings.settle(-handler.sent - handler.received))
+
+    def note_rest(self, *, rests: bool) -> None:
+        if rests:
+            self.state.events.append(Passthrough(reason=_RESTS))
+
+    def note_throttle(self, walk: FetchResponseWalk) -> None:
+        """Note whether this broker sends entries when it throttles. Kafka 2.0 and later send none."""
+        if walk.throttle_time_ms > 0 and walk.partitions and not walk.error_code:
+            self.eligibility.full_when_throttled = True
+
+    def note_uncached(self, result: SessionResult) -> None:
+        # A session may leave out a partition that has such an error, so this connection uses no session
+        # (fetch-semantics, trap 7).
+        if not _UNCACHED_ERRORS.isdisjoint(result.errors):
+            self.eligibility.never = Reason.UNCACHED_ERRORS
+            self.state.events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
+
+    def leave_tags(self) -> None:
+        """Use no more sessions, because a response has tags in its header or in a topic element."""
+        self._never(Reason.TAGS)
+
+    def _never(self, reason: Reason) -> None:
+        if self.eligibility.never is None:
+            self.eligibility.never = reason
+            self.state.events.append(Passthrough(reason=reason))
+
+    # Checks
+
+    def _arrange_check(self) -> None:
+        """Set the times of the session's next regular check, and of the next call of `look`."""
+        suspect, now = self.state.tally.sessions_lost[Loss.LEFT_OUT], self.state.now
+        self._check_due_at = now + (SUSPECT_SECONDS if suspect else CHECK_SECONDS)
+        self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
+
+    def look(self, fetch: FetchRequest) -> None:
+        """Check the session if a check is due, or if the client waits for records that are available."""
+        now = self.state.now
+        if self.session.waits() or now >= self._check_due_at:
+            self._check(fetch)
+        else:
+            self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
+
+    def _check(self, fetch: FetchRequest) -> None:
+        """Send the broker a full fetch of the client's list, right before a fetch of the session.
+
+        The broker responds to the full fetch at once, with one batch at most. A session's response leaves out
+        only partitions without changes since the last response. So the session's next response must contain
+        each partition whose high watermark has changed by now. If a partition is missing, the session at the
+        broker has lost it (fetch-semantics 2.5).
+        """
+        frame = no_waiting(fetch, (0, SESSIONLESS_EPOCH))
+        saved = saved_bytes(self.state.tally)
+        if saved - self._check_paid_at < CHECK_PAID * len(frame):
+            self.check_at = self.state.now + SUSPECT_SECONDS
+            return
+        self._arrange_check()
+        self._check_paid_at = saved
+        self.state.tally.session_checks += 1
+        version, partitions = fetch.layout.version, fetch.partitions
+        check = Check(self.state, partitions, version, self.eligibility, self.session)
+        self.eligibility.savings.settle(-len(frame))
+        self.send(own(frame, check), frame, FetchKind.SESSIONLESS, partitions)
+
+    # Memory and slot
+
+    def has_room(self, listing: Listing) -> bool:
+        """Reserve memory for a fetch's partitions. `settle_memory` releases what the table does not use."""
+        budget, table = self.state.request_budget, self.session.table
+        need = memory_of(listing) + (table.memory if table is not None else 0)
+        if need > self._memory:
+            if not budget.reserve(need - self._memory):
+                return False
+            self._memory = need
+        return True
+
+    def settle_memory(self) -> None:
+        """Reserve no more memory than the table uses."""
+        budget, table = self.state.request_budget, self.session.table
+        memory = table.memory if table is not None else 0
+        budget.release(self._memory - memory)
+        self._memory = memory
+
+    @property
+    def may_have_slot(self) -> bool:
+        return self._slot or self.limits.left
+
+    def takes_slot(self) -> bool:
+        """Take a session slot, if the connection has none. Return False if none is left."""
+        self._slot = self._slot or self.limits.reserve()
+        return self._slot
+
+    def _release_slot(self) -> None:
+        if self._slot:
+            self._slot = False
+            self.limits.release()
+
+    # The session's end
+
+    def closes_with(self, frame: bytes, id_at: int) -> None:
+        """Keep a frame that closes a session. The session id is at the offset `id_at`."""
+        self._close_frame, self._close_id_at = frame, id_at
+
+    def close(self, *, silently: bool = False) -> None:
+        """Close the session at the broker with (id, -1), unless nothing can be sent any more (`silently`).
+
+        If the response that creates the session has not arrived yet, the session is closed when it arrives.
+        Otherwise sessions without a client would fill slots and evict other sessions (fetch-semantics, trap
+        21, case 88).
+        """
+        self.closing = True
+        self.state.plans.forget_fetch()  # the response to a fetch in flight releases the slot
+        session = self.session
+        if not silently and session.session_id and session.state is not SessionState.REQUESTED:
+            self._close(_CONNECTION_ENDS)
+
+    def end(self) -> None:
+        """Drop the session and release its slot, because the connection has ended."""
+        self.session.drop()
+        self._close_frame = b""
+        self._release_slot()
+        self.settle_memory()
+
+    def leave_unused(self, reason: Reason) -> None:
+        session = self.session
+        if not (session.session_id and self._close_frame) or session.outstanding or reason in PASSING:
+            return
+        self.unused += 1
+        # Slots are shared by all clients of the broker (fetch-semantics, trap 22).
+        if self.unused >= _UNUSED_FETCHES:
+            self.eligibility.savings.failed()
+            self._close(reason)
+        elif reason in FOR_GOOD or reason is Reason.NATIVE:
+            self._close(reason)
+
+    def _close(self, reason: str) -> None:
+        session_id = self.session.close()
+        if not self.session.outstanding:
+            self._release_slot()
+        if not self._close_frame:
+            return
+        frame, at = self._close_frame, self._close_id_at
+        frame = frame[:at] + session_id.to_bytes(4) + frame[at + 4 :]
+        self.eligibility.savings.closed(len(frame))
+        self.state.events.append(SessionClosed(session_id=session_id, reason=reason))
+        self.send(own(frame, OwnFetch(self.state, 0)), frame, FetchKind.CLOSE, 0)
+
+
+# A member of an enum is looked up slowly.
+RESENDS: Final = (Action.RESEND_FULL, Action.RESEND_SESSIONLESS)
+_CLOSED: Final = SessionState.CLOSED
