@@ -105,7 +105,6 @@ class Connection:
         "_versions",
         "events",
         "fast_path",
-        "retry",
         "to_broker",
         "to_client",
     )

@@ -212,7 +212,8 @@ def _topics(
             end = start + len(image)
             steps -= _KNOWN_STEPS
         else:
-            places, end = _find_partitions(body, start + id_bytes + _INTERNAL_BYTES, layout)
+            at = start + id_bytes + _INTERNAL_BYTES
+            places, end = _find_partitions(body, at, layout, inf if steps == inf else MAX_STEPS)
             steps -= _TOPIC_STEPS if image is None else _TOPIC_STEPS + _CHANGED_STEPS
             steps -= 0 if isinstance(places, range) else len(places)
         yield Topic(error_code, name or b"", b"" if topic_id == NO_TOPIC_ID else topic_id, start, end, places)
@@ -224,8 +225,13 @@ def _topics(
         raise Malformed(f"{len(body) - at} bytes are left over")
 
 
-def _find_partitions(buffer: bytes, at: int, layout: Layout) -> tuple[Places, int]:
-    """Return the places of a topic's partitions, and the offset after the last one."""
+def _find_partitions(buffer: bytes, at: int, layout: Layout, most: float = inf) -> tuple[Places, int]:
+    """Return the places of a topic's partitions, and the offset after the last one.
+
+    Raises:
+        ProtocolError: they do not match the version.
+        TooMany: there are more than `most`, and they have different sizes.
+    """
     flexible, read_number = layout.flexible, layout.read_count
     found, at = read_number(buffer, at)
     count, places = found or 0, list[int]()
@@ -233,6 +239,8 @@ def _find_partitions(buffer: bytes, at: int, layout: Layout) -> tuple[Places, in
         if count >= _STRIDE_WORTH and (size := _size_of_all(buffer, at, count, layout)):
             end = at + size * count
             return range(at, end, size), end
+        if count > most:
+            raise TooMany(f"more than {MAX_STEPS} steps to read a response")
         for _ in range(count):
             places.append(at)
             at += layout.size

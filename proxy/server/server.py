@@ -348,8 +348,8 @@ class Server:
         to new connections alone, and a client keeps a changed lane until its last connection is closed. If
         the limit of sessions is now lower, sessions above it stay until they end.
         """
-        self._apply_limits()
         self.features.reloaded(self.process.config.of)
+        self._apply_limits()  # with the last change, plans that were made before are not used again
         self._join_siblings()
         self.budget.settle()
         self.sessions.crowded = self.budget.over

@@ -127,6 +127,8 @@ def test_a_response_that_would_cost_too_much_is_refused() -> None:
     read_replicas(body(9, {"orders": [Part() for _ in range(10_000)]}), 9)
     with pytest.raises(TooMany):
         read_replicas(body(9, {f"t{number}": [Part()] for number in range(MAX_STEPS // 16)}), 9)
+    with pytest.raises(TooMany):  # partitions of different sizes are read one by one
+        read_replicas(body(9, {"orders": [Part(), Part(isr=(1, 2))] * (MAX_STEPS // 2 + 1)}), 9)
     with pytest.raises(TooMany):
         read_replicas(body(9, {"orders": [Part(isr=tuple(range(257)))]}), 9)
     with pytest.raises(TooMany):

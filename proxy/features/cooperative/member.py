@@ -134,7 +134,9 @@ class Member:
         )
         self.first = {place: offset for place, offset in self.first.items() if place in kept}
         self.progress = {
-            place: each.kept(self.assignment) if place in kept else each.released(self.assignment)
+            place: each.kept(self.assignment)
+            if place in kept
+            else each.left(self.assignment, released=place in self.assignment.released)
             for place, each in self.progress.items()
             if place in kept or place in owned
         }
@@ -209,12 +211,12 @@ class Member:
         """Return the progress in a partition, to read it."""
         return self.progress.get(place) or Progress(self.assignment)
 
-    def tracked(self, place: TopicPartition) -> Progress:
-        """Return the progress in a partition, to change it. It is kept if there is room."""
+    def tracked(self, place: TopicPartition, most: int = MAX_PARTITIONS) -> Progress:
+        """Return the progress in a partition, to change it. It is kept if there are fewer than `most`."""
         found = self.progress.get(place)
         if found is None:
             found = Progress(self.assignment)
-            if len(self.progress) < MAX_PARTITIONS:
+            if len(self.progress) < most:
                 self.progress[place] = found
         return found
 
@@ -227,8 +229,9 @@ class Member:
         presence, first = self.presence, self.first
         judged = presence.has_coordinator and presence.gets(presence.epoch, now)
         for place, offset in offsets:
-            progress = self.tracked(place)
-            if place not in self.progress:
+            # As many may have been told, and never be fetched.
+            progress = self.tracked(place, 2 * MAX_PARTITIONS)
+            if place not in self.progress or (place not in first and len(first) >= MAX_PARTITIONS):
                 raise TooMany(f"a member of more than {MAX_PARTITIONS} partitions")
             if progress.jumped or (judged and progress.jumps(offset, presence.alone_from, now)):
                 continue
@@ -264,5 +267,5 @@ class Member:
         self.progress = {
             place: replace(each, since=self.assignment, sent=None, known_at=None)
             for place, each in self.progress.items()
-            if each.jumped or each.started is not None or each.scan.high >= 0
+            if each.jumped or each.started is not None or each.scan.high >= 0 or each.end is not None
         }

@@ -50,9 +50,12 @@ class Progress:
         self.since, self.jumped = since, False
         return self
 
-    def released(self, since: Assignment) -> "Progress":
-        """Return the progress of a member that may only commit what it still processes."""
-        return Progress(since, self.sent, self.known_at, started=self.started)
+    def left(self, since: Assignment, *, released: bool) -> "Progress":
+        """Return the progress of a member that has left the lane, and may commit what it still processes.
+
+        If the member has just `released` the lane, it commits by the hashes of `started`.
+        """
+        return Progress(since, self.sent, self.known_at, started=self.started if released else None)
 
     # Where the client begins, and how far it may commit
 

@@ -1,9 +1,15 @@
 """How far a member is in one partition."""
 
 from math import inf
+from typing import Final
 
 from proxy.features.cooperative.assignment import ANY, Assignment
+from proxy.features.cooperative.member import Member
+from proxy.features.cooperative.plan import Lanes
+from proxy.features.cooperative.positions import Positions
 from proxy.features.cooperative.progress import Progress
+from proxy.features.cooperative.tally import FilterTally
+from proxy.protocol.fetch_request import MAX_PARTITIONS
 
 ALONE, EARLIER, LATER = 100.0, 50.0, 150.0
 """The time from which on no other process serves the member, a time before it and one after it."""
@@ -23,7 +29,7 @@ def test_commits_reach_as_far_as_records_were_sent() -> None:
     progress.told(15)  # the application asks for what is committed
     assert (progress.reaches(20), progress.reaches(21)) == (True, False)
     assert progress.kept(Assignment()).reaches(20)
-    assert progress.released(Assignment()).reaches(20)
+    assert progress.left(Assignment(), released=True).reaches(20)
     assert not Progress(Assignment()).reaches(0)
 
 
@@ -81,3 +87,47 @@ def test_without_a_committed_offset_a_member_begins_anywhere() -> None:
     progress = begun(-1)
     progress.told(10)
     assert progress.jumps(500, ALONE, EARLIER)
+
+
+PLACE = (b"t", 0)
+LANE: Final[Lanes] = {PLACE: ((0, 1 << 31),)}
+
+
+def assigned() -> Member:
+    member = Member(FilterTally())
+    member.presence.session_seconds = 10.0
+    member.presence.joins(object(), 0.0, 0.0)
+    member.synced(Assignment(lanes=LANE, planned=LANE), 0.0)
+    return member
+
+
+def test_a_lane_that_comes_back_later_begins_where_the_client_is() -> None:
+    """What others had processed when it got the lane for the first time does not count any more."""
+    member = assigned()
+    member.tracked(PLACE).start(Positions([0, 1 << 30], [10, 90]), member.ranges(PLACE))
+    given: list[Lanes] = [{}, {}, LANE]
+    for lanes in given:
+        member.synced(Assignment(lanes=lanes, planned=lanes), 0.0, [PLACE])
+
+    assert member.at(PLACE).started is None
+
+
+def test_what_a_member_is_told_of_more_partitions_than_it_may_have_ends_no_connection() -> None:
+    member = assigned()
+    for number in range(MAX_PARTITIONS):
+        member.tracked((b"old", number)).told(5)
+    member.tracked(PLACE).told(5)
+
+    member.fetches([(PLACE, 5)], 1.0)
+
+    assert PLACE in member.progress
+
+
+def test_the_end_of_a_partition_is_known_after_the_fetches_are_forgotten() -> None:
+    member = assigned()
+    progress = member.tracked(PLACE)
+    progress.end, progress.delivered = 100, 50
+
+    member.forget_fetches()
+
+    assert (member.at(PLACE).end, member.at(PLACE).delivered) == (100, 50)
