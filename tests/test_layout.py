@@ -38,7 +38,6 @@ WITHIN: Final = {
     "features/cooperative/responses.py": "features/cooperative/test_member_stage.py",
     "features/cooperative/wire.py": "features/cooperative/test_offsets.py",
     "core/repeat.py": "core/test_repeat_fetch.py",
-    "core/repeat_offsets.py": "features/racks/test_rack_offsets.py",
     "server/host.py": "features/racks/test_rack_audit.py",
     "server/main.py": "command/test_cli.py",
     "server/slots_check.py": "server/test_preflight.py",

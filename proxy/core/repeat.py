@@ -8,6 +8,9 @@ from proxy.core.events import NotFollowed
 from proxy.protocol.api import LENGTH_BYTES
 from proxy.protocol.leader_requests import Leader, Place
 
+ANSWER_SECONDS: Final = 3.0
+"""The longest time for which a response to a request for offsets is held back. A client that gets
+the error may read from the leader for long, and clients wait for longer than that."""
 CORRELATION_ID: Final = 0x6667_666C
 """The correlation id of the requests by which the gateway retries, or prepares a retry."""
 MAX_BYTES: Final = 1 << 20

@@ -6,7 +6,7 @@ from typing import Final
 
 from proxy.addresses import Address
 from proxy.core.own import TakeReply
-from proxy.core.repeat_offsets import ANSWER_SECONDS
+from proxy.core.repeat import ANSWER_SECONDS
 from proxy.core.siblings import ClientIdentity, Sibling
 from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry

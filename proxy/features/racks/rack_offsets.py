@@ -16,10 +16,10 @@ from proxy.core.events import Noticed
 from proxy.core.in_flight import Handler, InFlight, Over
 from proxy.core.leader_retry import LeaderRetry
 from proxy.core.repeat import MAX_BYTES
-from proxy.core.repeat_offsets import OFFSETS, OffsetsRepeat, OffsetsRequest
 from proxy.core.requests import readable
 from proxy.core.stage import Stage
 from proxy.features.racks.rack_leaders import ALL, RackLeaders, SentAway
+from proxy.features.racks.repeat_offsets import OFFSETS, OffsetsRepeat, OffsetsRequest
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode, request_header, response_header
 from proxy.protocol.fetch_layout import MIN_VERSION
 from proxy.protocol.fetch_request import FetchRequest

@@ -10,8 +10,7 @@ from proxy.core.eligibility import BrokerVersions
 from proxy.core.events import Noticed
 from proxy.core.leader_retry import QUIET_SECONDS
 from proxy.core.own import TakeReply
-from proxy.core.repeat import MAX_BYTES
-from proxy.core.repeat_offsets import ANSWER_SECONDS
+from proxy.core.repeat import ANSWER_SECONDS, MAX_BYTES
 from proxy.core.siblings import ClientIdentity, Siblings
 from proxy.features.racks.rack_leaders import AWAY_SECONDS, RackLeaders
 from proxy.features.racks.rack_offsets import (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from contextlib import suppress
 from typing import Final
 
-from proxy.core.repeat import CORRELATION_ID, Failed, LeaderAnswer
+from proxy.core.repeat import ANSWER_SECONDS, CORRELATION_ID, Failed, LeaderAnswer
 from proxy.protocol.api import (
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
@@ -39,9 +39,6 @@ OFFSETS: Final[Mapping[int, tuple[range, str, str, str, str]]] = {
 }
 """API key -> the versions that are read, the schemas of request and response, and the field names of a
 topic's name and a partition's number."""
-ANSWER_SECONDS: Final = 3.0
-"""The longest time for which a response is held back. A client that gets the error may read from the leader
-for long, and clients wait for longer than that."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
