@@ -190,7 +190,7 @@ def test_a_feature_is_named_in_its_folder_alone(module: str) -> None:
 
 def test_the_base_names_no_option_of_a_feature() -> None:
     """`fetchgate top` may: `Snapshot` takes what a gateway without the feature leaves out as 0 or empty."""
-    flags = "|".join(option.flag for each in DECLARED for option in each.options.declared())
+    flags = "|".join(option.flag for each in DECLARED for option in each.options.declared()) or "(?!)"
     base = PROXY.items() - {
         item for item in PROXY.items() if _in(item[0], ("proxy.features", "proxy.dashboard"))
     }
@@ -220,7 +220,7 @@ def test_replay_uses_the_sans_io_half_of_proxy_alone() -> None:
     }
     assert not wrong, wrong
     used = {name for path in REPLAY.values() for name in _imports(path)}
-    assert {name for name in used & PROXY.keys() - PACKAGES if _within(name, "proxy.features")} == OF_REPLAY
+    assert {name for name in used & PROXY.keys() - PACKAGES if _within(name, "proxy.features")} <= OF_REPLAY
 
 
 def test_a_packages_init_is_its_docstring() -> None:
