@@ -178,8 +178,8 @@ def read_topics(
     """
     before, after = _around_topics(version, only)
     head = read_fields(before, _KEY, version, body, 0)
-    steps = MAX_STEPS if limited else inf
-    return head, _topics(body, version, head.span[1], known, after, steps)
+    most = MAX_STEPS if limited else inf
+    return head, _topics(body, version, head.span[1], known, after, most)
 
 
 @cache
@@ -190,14 +190,15 @@ def _around_topics(version: int, only: frozenset[str]) -> tuple[tuple[Field, ...
 
 
 def _topics(
-    body: bytes, version: int, at: int, known: Mapping[bytes, bytes], after: tuple[Field, ...], steps: float
+    body: bytes, version: int, at: int, known: Mapping[bytes, bytes], after: tuple[Field, ...], most: float
 ) -> Iterator[Topic]:
     layout = layout_of(version)
     flexible, id_bytes = layout.flexible, layout.id_bytes
     count, at = layout.read_count(body, at)
+    steps = most
     for _ in range(count or 0):
         if steps <= 0:
-            raise TooMany(f"more than {MAX_STEPS} steps to read a response")
+            raise TooMany(f"more than {most} steps to read a response")
         error_code, at = read_int16(body, at)
         if flexible:
             length, at = read_uvarint(body, at)
@@ -213,7 +214,7 @@ def _topics(
             steps -= _KNOWN_STEPS
         else:
             at = start + id_bytes + _INTERNAL_BYTES
-            places, end = _find_partitions(body, at, layout, inf if steps == inf else MAX_STEPS)
+            places, end = _find_partitions(body, at, layout, most)
             steps -= _TOPIC_STEPS if image is None else _TOPIC_STEPS + _CHANGED_STEPS
             steps -= 0 if isinstance(places, range) else len(places)
         yield Topic(error_code, name or b"", b"" if topic_id == NO_TOPIC_ID else topic_id, start, end, places)
@@ -240,7 +241,7 @@ def _find_partitions(buffer: bytes, at: int, layout: Layout, most: float = inf) 
             end = at + size * count
             return range(at, end, size), end
         if count > most:
-            raise TooMany(f"more than {MAX_STEPS} steps to read a response")
+            raise TooMany(f"more than {most} steps to read a response")
         for _ in range(count):
             places.append(at)
             at += layout.size
