@@ -4,9 +4,9 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
+from proxy.core.asking.asker import Asker, asker_of
 from proxy.core.connection import BrokerInfo, Common, Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.leader_retry import LeaderRetry
 
 _BROKER = {each.name for each in fields(BrokerInfo)}
 _OWN = {"host", "fast"}
@@ -16,9 +16,9 @@ class Asked(Connection):
     """A `Connection` on which the attributes of `Connection.status()` can be read directly."""
 
     @property
-    def retry(self) -> LeaderRetry | None:
-        """The stage that repeats requests at new leaders."""
-        return next((each for each in self._state.stages if isinstance(each, LeaderRetry)), None)
+    def asker(self) -> Asker | None:
+        """The stage that asks other brokers."""
+        return asker_of(self._state)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.status(), name)
@@ -31,8 +31,8 @@ def connect(sessions: SessionLimits, resolve: Any = None, **given: Any) -> Asked
     broker = {name: given.pop(name) for name in _BROKER & given.keys()}
     own = {name: given.pop(name) for name in _OWN & given.keys()}
     if (siblings := given.pop("siblings", None)) is not None:
-        retry = partial(LeaderRetry, siblings, broker.get("node_id"))
-        given["stages"] = (*given.get("stages", ()), retry)
+        asker = partial(Asker, siblings, broker.get("node_id"))
+        given["stages"] = (*given.get("stages", ()), asker)
     return Asked(
         sessions=sessions, resolve=resolve, common=Common(**given), broker=BrokerInfo(**broker), **own
     )

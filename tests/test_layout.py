@@ -1,6 +1,6 @@
 """A test is found by the name of its module: that of `proxy/core/own.py` is `tests/core/test_own.py`.
 
-A large module, or one with a law of its own, has more files: `test_leader_retry_law.py`.
+A large module, or one with a law of its own, has more files: `test_fetches_cost.py`.
 """
 
 import ast
@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[1]
-FOLDERS: Final = ("core", "features/cooperative", "server")
+FOLDERS: Final = ("core", "core/asking", "features/cooperative", "server")
 """The folders of `proxy` to which the rule applies."""
 HANDFUL: Final = 12
 """A module with no more statements than this needs no test file."""
@@ -37,7 +37,9 @@ WITHIN: Final = {
     "features/cooperative/murmur2.py": "features/cooperative/test_key_hash.py",
     "features/cooperative/responses.py": "features/cooperative/test_member_stage.py",
     "features/cooperative/wire.py": "features/cooperative/test_offsets.py",
-    "core/repeat.py": "core/test_repeat_fetch.py",
+    "core/asking/asker.py": "features/leaders/test_stage.py",
+    "core/asking/repeat.py": "features/leaders/test_fetch_repeat.py",
+    "core/asking/role.py": "features/leaders/test_stage_siblings.py",
     "server/host.py": "features/racks/test_rack_audit.py",
     "server/main.py": "command/test_cli.py",
     "server/slots_check.py": "server/test_preflight.py",

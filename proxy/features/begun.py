@@ -9,8 +9,8 @@ from proxy.features.feature import Feature, LinkInfo, Process, Running
 from proxy.text.options import Section
 
 if TYPE_CHECKING:
+    from proxy.core.asking.siblings import Siblings
     from proxy.core.connection import MakeStage
-    from proxy.core.siblings import Siblings
 
 
 class Begun:
@@ -25,22 +25,22 @@ class Begun:
             (each, running) for each, running in begun if running is not None
         ]
         self.running = [running for _, running in self._all]
-        self._repeat: Callable[[int | None], tuple[MakeStage, ...]] = lambda _node_id: ()
+        self._ask: Callable[[int | None], tuple[MakeStage, ...]] = lambda _node_id: ()
 
     def stages(self, link: LinkInfo) -> "tuple[MakeStage, ...]":
         own = (each for running in self.running for each in running.stages(link))
-        return (*own, *self._repeat(link.node_id))
+        return (*own, *self._ask(link.node_id))
 
-    def repeat_through(self, siblings: "Siblings") -> None:
-        """Repeat requests at other brokers, on these connections, for the features with `Running.repeats`."""
+    def ask_through(self, siblings: "Siblings") -> None:
+        """Ask other brokers on these connections, for the features with `Running.asks_brokers`."""
         # With the first client, this file may be that of another version: an upgrade may be under way.
-        from proxy.core.leader_retry import LeaderRetry  # noqa: PLC0415 - most gateways do not need it
+        from proxy.core.asking.asker import Asker  # noqa: PLC0415 - most gateways do not need it
 
-        self._repeat = lambda node_id: (partial(LeaderRetry, siblings, node_id),)
+        self._ask = lambda node_id: (partial(Asker, siblings, node_id),)
 
     @property
-    def repeats(self) -> set[str]:
-        return {what for running in self.running for what in running.repeats}
+    def ask_brokers(self) -> bool:
+        return any(running.asks_brokers for running in self.running)
 
     def reloaded(self, of: Callable[[type[Section]], Section]) -> None:
         for feature, running in self._all:

@@ -82,12 +82,9 @@ class Running(Generic[_Options, _Counted]):
         """Apply new options, also to open connections. Plans that were made before are not used again."""
 
     @property
-    def repeats(self) -> frozenset[str]:
-        """What is repeated at another broker, on the client's own connection there: see `LeaderRetry`.
-
-        These are ``fetch`` and ``offsets``.
-        """
-        return frozenset()
+    def asks_brokers(self) -> bool:
+        """Whether its stages ask other brokers, on the client's own connections there: see `Asker`."""
+        return False
 
     def unreachable(self, link: LinkInfo) -> None:
         """Note that a link's broker could not be reached."""

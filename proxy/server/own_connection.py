@@ -5,9 +5,9 @@ from time import monotonic
 from typing import Final
 
 from proxy.addresses import Address
+from proxy.core.asking.repeat import ANSWER_SECONDS
+from proxy.core.asking.siblings import ClientIdentity, Sibling
 from proxy.core.own import TakeReply
-from proxy.core.repeat import ANSWER_SECONDS
-from proxy.core.siblings import ClientIdentity, Sibling
 from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry
 from proxy.server.upstream import Upstream

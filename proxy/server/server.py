@@ -40,7 +40,7 @@ from proxy.telemetry.unanswered import Owed
 from proxy.text.error_text import is_client_refused, of_client
 
 if TYPE_CHECKING:
-    from proxy.core.siblings import Siblings
+    from proxy.core.asking.siblings import Siblings
 
 TICK_SECONDS: Final = 5.0
 """How often the gateway looks for stalled connections, changed files and outdated entries."""
@@ -355,14 +355,13 @@ class Server:
         self.sessions.crowded = self.budget.over
 
     def _join_siblings(self) -> None:
-        """Let new connections of a client find one another, if a feature repeats requests there."""
-        repeats = self.features.repeats
-        if not repeats or self._siblings is not None:
+        """Let new connections of a client find one another, if a feature asks other brokers there."""
+        if not self.features.ask_brokers or self._siblings is not None:
             return
-        from proxy.core.siblings import Siblings  # noqa: PLC0415 - most gateways do not need it
+        from proxy.core.asking.siblings import Siblings  # noqa: PLC0415 - most gateways do not need it
 
-        self._siblings = Siblings(fetches="fetch" in repeats)
-        self.features.repeat_through(self._siblings)
+        self._siblings = Siblings()
+        self.features.ask_through(self._siblings)
         if isinstance(self.brokers, BrokerRegistry):
             from proxy.server.own_connection import OwnConnections  # noqa: PLC0415
 

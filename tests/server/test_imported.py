@@ -26,11 +26,11 @@ sys.exit(main())
 NEEDED: Final = {"numpy", "structlog", "uvloop"}
 """The libraries that every gateway imports."""
 LATE: Final = {
-    # for --capture, --check and `fetchgate top`; and for features that repeat requests
+    # for --capture, --check and `fetchgate top`; and for features that ask other brokers
     "proxy.capture.pcap",
     "proxy.capture.tap",
-    "proxy.core.leader_retry",
-    "proxy.core.siblings",
+    "proxy.core.asking.asker",
+    "proxy.core.asking.siblings",
     "proxy.server.preflight",
     "proxy.dashboard",
     # of Python: 8 MB together

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.core.siblings import ClientIdentity, Siblings
+from proxy.core.asking.siblings import ClientIdentity, Siblings
 from proxy.server import own_connection
 from proxy.server.gateway import Gateway
 from proxy.server.own_connection import OwnConnections

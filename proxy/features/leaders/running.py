@@ -1,12 +1,17 @@
-"""Which requests follow a leader that has moved."""
+"""Fetches that follow a leader that has moved."""
 
-from proxy.features.feature import Running
+from collections.abc import Sequence
+
+from proxy.core.connection import MakeStage
+from proxy.features.feature import LinkInfo, Running
 from proxy.features.leaders.options import LeaderOptions
+from proxy.features.leaders.stage import LeadersStage
 
 
 class Leaders(Running[LeaderOptions, None]):
-    """Has the core repeat fetches at new leaders: see `proxy.core.leader_retry`."""
+    """Has new leaders asked for fetches: see `LeadersStage`."""
 
-    @property
-    def repeats(self) -> frozenset[str]:
-        return frozenset({"fetch"})
+    asks_brokers = True
+
+    def stages(self, _link: LinkInfo) -> Sequence[MakeStage]:
+        return (LeadersStage,)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final
 
+from proxy.core.asking.asker import Asker, asker_of
+from proxy.core.asking.repeat import MAX_BYTES
 from proxy.core.connection_state import ConnectionState
 from proxy.core.events import Noticed
 from proxy.core.in_flight import Handler, InFlight, Over
-from proxy.core.leader_retry import LeaderRetry
-from proxy.core.repeat import MAX_BYTES
 from proxy.core.requests import readable
 from proxy.core.stage import Stage
 from proxy.features.racks.rack_leaders import ALL, RackLeaders, SentAway
@@ -175,11 +175,11 @@ class RackOffsetsStage(Stage):
 
     __slots__ = (
         "_asked",
+        "_asker",
         "_client_id",
         "_fetches_as",
         "_leaders",
         "_node_id",
-        "_retry",
         "_sent_away",
         "_state",
         "_troubles",
@@ -196,7 +196,7 @@ class RackOffsetsStage(Stage):
         self._troubles = troubles
         self._node_id = node_id
         self._state = state
-        self._retry: LeaderRetry | None = None
+        self._asker: Asker | None = None
         self._sent_away = SentAway(leaders, state)
         self._client_id = ""
         """That of the last request that was looked at."""
@@ -212,7 +212,7 @@ class RackOffsetsStage(Stage):
         resume: Callable[[], None],  # noqa: ARG002 - as every stage
         settle: Callable[[], None],  # noqa: ARG002 - as every stage
     ) -> None:
-        self._retry = next((each for each in self._state.stages if isinstance(each, LeaderRetry)), None)
+        self._asker = asker_of(self._state)
 
     @property
     def may_hold(self) -> bool:
@@ -360,12 +360,12 @@ class RackOffsetsStage(Stage):
         def left(places: Collection[Place]) -> None:
             self._unanswered_by_leaders(asked, places)
 
-        if self._retry is None:
+        if self._asker is None:
             left(leaders.keys())
             return [frame]
         # The client has authenticated: this may be the first response that shows it.
-        self._retry.on_answered(asked.api_key)
-        return self._retry.follow(handler, OffsetsRepeat(asked, frame, leaders, left))
+        self._asker.on_answered(asked.api_key)
+        return self._asker.follow(handler, OffsetsRepeat(asked, frame, leaders, left))
 
     def _may_follow(self, place: Place) -> bool:
         """Return whether the broker is in the rack, and not known to lead a partition.

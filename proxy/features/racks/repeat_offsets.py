@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from contextlib import suppress
 from typing import Final
 
-from proxy.core.repeat import ANSWER_SECONDS, CORRELATION_ID, Failed, LeaderAnswer
+from proxy.core.asking.repeat import ANSWER_SECONDS, CORRELATION_ID, Failed, LeaderAnswer
 from proxy.protocol.api import (
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,

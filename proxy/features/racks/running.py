@@ -58,9 +58,8 @@ class RackAudit(Running[RackOptions, Zones]):
         self._warned = False
 
     @property
-    def repeats(self) -> frozenset[str]:
-        # Only leaders have the offsets.
-        return frozenset({"offsets"} if self._options.rack_clients else ())
+    def asks_brokers(self) -> bool:
+        return bool(self._options.rack_clients)  # only leaders have the offsets
 
     def stages(self, link: LinkInfo) -> Sequence[MakeStage]:
         learns = partial(RackStage, self.racks)

@@ -1,4 +1,4 @@
-"""The option ``--follow-leader``. `tests/core/test_leader_retry.py` has what it does."""
+"""The option ``--follow-leader``. `test_stage.py` has what it does."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.shell import gateway, running, stub_broker
 
 async def test_fetches_follow_leaders_only_where_the_option_asks_for_it() -> None:
     async with stub_broker() as broker, gateway(broker.address, follow_leader="on") as gate:
-        assert running(gate, Leaders).repeats == {"fetch"}
+        assert running(gate, Leaders).asks_brokers
         assert gate.server._siblings is not None
     async with stub_broker() as broker, gateway(broker.address) as gate:
         assert gate.server._siblings is None
@@ -44,5 +44,5 @@ def test_former_values_name_the_one_to_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_gateway_that_follows_leaders_imports_what_repeats_requests() -> None:
-    assert {"proxy.core.leader_retry", "proxy.core.siblings"} <= imported("--follow-leader", "on")[0]
+def test_a_gateway_that_follows_leaders_imports_what_asks_brokers() -> None:
+    assert {"proxy.core.asking.asker", "proxy.core.asking.siblings"} <= imported("--follow-leader", "on")[0]

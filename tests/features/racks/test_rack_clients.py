@@ -6,15 +6,11 @@ from typing import Final
 import pytest
 
 from proxy.core.connection import Connection
-from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import SessionLimits
-from proxy.core.siblings import Siblings
 from proxy.features.racks.follower import ASK_SECONDS
-from proxy.features.racks.rack_clients import RackClientsStage
 from proxy.features.racks.rack_leaders import AWAY_SECONDS, LEAVES_SECONDS, LONG_SECONDS, TRUE_SECONDS
 from proxy.features.racks.racks import BrokerRacks
 from proxy.protocol.fetch_response import MAX_ERRORS
-from tests.core.following import play as played
 from tests.features.racks.replica import (
     HOST,
     IDS,
@@ -402,19 +398,6 @@ def test_members_of_cooperative_groups_are_left_alone() -> None:
     for core in play.connection.cores:
         core._state.gets_part = True
     play.exchange(fetch(12, *T[:1]), fetch_response(12, ("t", [entry(0, error=1)])))
-
-
-def test_follow_leader_does_not_follow_a_replica() -> None:
-    """Its error 6 passes: Metadata leads the client. The client has a connection to the leader."""
-    siblings, shared = Siblings(), Gateway().shared[0]
-
-    def make(state: ConnectionState) -> RackClientsStage:
-        return RackClientsStage(shared, lambda: REPLICA, state)
-
-    played(siblings, LEADER, host=HOST)
-    play = played(siblings, REPLICA, host=HOST, stages=(make,))
-    play.exchange(fetch(12, *T[:1]), fetch_response(12, ("t", [entry(0, error=6)])))
-    assert +shared.returns == Counter(refused=1)
 
 
 def test_the_steady_path_is_the_fast_path() -> None:

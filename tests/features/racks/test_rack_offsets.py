@@ -4,14 +4,14 @@ from typing import Any, Final
 
 import pytest
 
+from proxy.core.asking.repeat import ANSWER_SECONDS, MAX_BYTES
+from proxy.core.asking.role import QUIET_SECONDS
+from proxy.core.asking.siblings import ClientIdentity, Siblings
 from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
 from proxy.core.events import Noticed
-from proxy.core.leader_retry import QUIET_SECONDS
 from proxy.core.own import TakeReply
-from proxy.core.repeat import ANSWER_SECONDS, MAX_BYTES
-from proxy.core.siblings import ClientIdentity, Siblings
 from proxy.features.racks.rack_leaders import AWAY_SECONDS, RackLeaders
 from proxy.features.racks.rack_offsets import (
     LONG_SECONDS,
@@ -47,7 +47,7 @@ class Gateway:
     """A gateway that has named broker 2 as the leader of all partitions."""
 
     def __init__(self, *, fetch_max: int = 18) -> None:
-        self.siblings = Siblings(fetches=False)
+        self.siblings = Siblings()
         self.clients = {CLIENT}
         self.leaders = RackLeaders(Known(HERE), lambda: self.clients)
         self.troubles = Troubles()

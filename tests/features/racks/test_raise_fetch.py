@@ -5,12 +5,8 @@ from typing import Any, Final
 import pytest
 
 from proxy.core.connection_state import ConnectionState
-from proxy.core.repeat import MAX_BYTES
-from proxy.core.siblings import Siblings
 from proxy.features.racks.raise_fetch import RaiseFetch
 from proxy.protocol.fetch_request import FetchRequest
-from tests.core.following import NEW, OLD, OURS, TOPIC, metadata_request, metadata_response
-from tests.core.following import play as played
 from tests.frames import Want, entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import SESSION_ID, Playbook, T, full
@@ -148,24 +144,6 @@ def test_a_response_that_is_not_understood_ends_the_connection() -> None:
         play.broker((len(told) - 4 + 1).to_bytes(4) + told[4:] + b"\0", chunk=chunk)
         play.takes_client()
         assert play.connection.fault is not None
-
-
-def test_a_response_that_is_held_back_until_a_new_leader_answers_is_v10() -> None:
-    """With --follow-leader, the new leader is asked in v11. Its records are lowered with the rest."""
-    siblings = Siblings()
-    old, new = (played(siblings, node_id, stages=(Named(TOPIC.encode()).make,)) for node_id in (OLD, NEW))
-    wants: list[Want] = [(TOPIC, 0, 40), (TOPIC, 1, 41)]
-    fields: dict[str, Any] = {"correlation": 5, "values": {"current_leader_epoch": -1}}
-    old.client(fetch(10, *wants, **fields)).to_broker(fetch(11, *wants, **fields))
-    told = [entry(0, error=6), entry(1, 9, records=RECORDS)]
-    old.broker(fetch_response(11, (TOPIC, told), correlation_id=5)).to_broker(metadata_request(by_id=False))
-    old.broker(metadata_response(False, {0: (NEW, 5)})).nothing()
-    asked = fields | {"correlation": OURS, "max_wait_ms": 0, "min_bytes": 1, "max_bytes": MAX_BYTES}
-    new.to_broker(fetch(11, wants[0], **asked))
-    found = entry(0, 50, records=RECORDS)
-    new.broker(fetch_response(11, (TOPIC, [found]), correlation_id=OURS)).nothing()
-    old.to_client(fetch_response(10, (TOPIC, [found, told[1]]), correlation_id=5))
-    assert old.connection.buffered == 0
 
 
 def test_a_client_that_is_led_elsewhere_is_raised_no_more() -> None:

@@ -8,17 +8,17 @@ from typing import Final
 import hypothesis.strategies as st
 from hypothesis import given
 
-from proxy.core.repeat_fetch import HOLD_SECONDS
-from proxy.core.siblings import Siblings
+from proxy.core.asking.siblings import Siblings
+from proxy.features.leaders.fetch_repeat import HOLD_SECONDS
 from proxy.protocol.api import ApiKey
 from tests.connections import Asked
-from tests.core.following import (
+from tests.examples import examples
+from tests.features.leaders.following import (
     TOPIC,
     epochs_response,
     metadata_response,
     play,
 )
-from tests.examples import examples
 from tests.frames import entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import Playbook, request, response, split
@@ -124,8 +124,8 @@ def test_each_request_gets_one_response_in_the_clients_order(history: list[Step]
             side.ask(request(ApiKey.HEARTBEAT, 0, correlation), correlation, now)
         elif what == "answer" and side.queue:
             side.answer(chance, now)
-        elif what == "tick" and side.connection.retry is not None:
-            side.connection.retry.tick(now)
+        elif what == "tick" and side.connection.asker is not None:
+            side.connection.asker.tick(now)
         else:
             side.leaves(what, chance, now, drain)
         drain()
@@ -138,8 +138,8 @@ def test_each_request_gets_one_response_in_the_clients_order(history: list[Step]
                 side.answer(0, now)
             drain()
     for side in sides:
-        if side.open and side.connection.retry is not None:
-            side.connection.retry.tick(now + 2 * HOLD_SECONDS)
+        if side.open and side.connection.asker is not None:
+            side.connection.asker.tick(now + 2 * HOLD_SECONDS)
         drain()
     for side in sides:
         if side.open:

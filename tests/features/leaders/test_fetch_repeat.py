@@ -4,12 +4,10 @@ from typing import Final
 
 import pytest
 
-from proxy.core.connection import Connection
+from proxy.core.asking.repeat import MAX_BYTES
 from proxy.core.events import NotFollowed
-from proxy.core.repeat import MAX_BYTES
-from tests.core.following import NEW, NONE, OLD, OURS, TOPIC, Two, gateway
+from tests.features.leaders.following import NEW, NONE, OLD, OURS, TOPIC, Two, fresh
 from tests.frames import Want, entry, fetch, fetch_response, framed
-from tests.playbook import Playbook
 
 RECORDS: Final = b"r" * 70
 
@@ -101,7 +99,7 @@ def test_a_response_gets_no_larger_than_the_client_allows() -> None:
 def test_a_fetch_that_went_through_the_session_is_followed() -> None:
     two = Two(11)
     wants: list[Want] = [(TOPIC, index) for index in range(20)]
-    two.old = Playbook(resolve=gateway, core=Connection, siblings=two.siblings, host="10.0.0.7", node_id=OLD)
+    two.old = fresh(two.siblings, OLD)
     two.old.established(11, wants)
     asked = fetch(11, *wants, correlation=5, values=NONE)
     two.old.client(asked).takes_broker()

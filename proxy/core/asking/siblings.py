@@ -1,27 +1,16 @@
 """Finds a client's connections to other brokers. Sans-IO.
 
-When the gateway sends a request for a client (`proxy.core.leader_retry`), it must use a connection of that
+When the gateway sends a request for a client (`proxy.core.asking.asker`), it must use a connection of that
 client. A broker identifies a client by its authentication, and by its client id (for quotas). Two connections
 belong to one client if authentication, client id and host are equal. If one of these is unknown, they do not.
 """
 
 from collections import deque
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
-from proxy.protocol.api import LENGTH_BYTES, SASL, ApiKey, is_flexible, request_header
-from proxy.protocol.primitives import ProtocolError, read_int32, read_string, read_uvarint
-
-_BEFORE: Final = (*SASL, ApiKey.API_VERSIONS)
-"""Requests that brokers answer before a client has authenticated."""
 _LOOKED_AT: Final = 8
 """How many of a client's connections to a broker are asked whether they are free."""
-_WHOLE: Final = frozenset({b"PLAIN", b"OAUTHBEARER"})
-"""SASL mechanisms whose first token has the whole identity and its proof, and is the same each time."""
-_SCRAM: Final = b"SCRAM-"
-_SCRAM_NONCE: Final = b",r="
-"""The separator in SCRAM's first token. The part before it is the same each time (RFC 5802)."""
 
 
 class ClientIdentity(NamedTuple):
@@ -63,9 +52,7 @@ class Sibling(Protocol):
 class Siblings:
     """The connections of all clients of this process, by client and broker."""
 
-    def __init__(self, *, fetches: bool = True) -> None:
-        self.fetches = fetches
-        """Whether fetches are retried at new leaders."""
+    def __init__(self) -> None:
         self.connect: Callable[[ClientIdentity, int], Sibling | None] = lambda *_: None
         """Returns a new connection to a broker for a client without authentication, or None."""
         self._own: dict[tuple[ClientIdentity, int], deque[Sibling]] = {}
@@ -113,61 +100,3 @@ class Siblings:
         certificate.
         """
         return self.connect(who, node_id) if who is not None and not who.authenticated_as else None
-
-
-class Authentication:
-    """Observes the SASL requests of one connection: who is the client, and is it authenticated?"""
-
-    __slots__ = ("_asked", "_mechanism", "_wanted", "as_whom")
-
-    def __init__(self) -> None:
-        self.as_whom: bytes | None = b""
-        """A digest of the client's identity, or b"" without SASL. None if the identity is unknown."""
-        self._mechanism = b""
-        self._wanted = True
-        self._asked = False
-        """Whether the client has sent a request that requires authentication since its last SASL request."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the broker has answered a request that requires authentication."""
-        return not self._wanted
-
-    def asked(self, api_key: int) -> None:
-        self._asked |= api_key not in _BEFORE
-
-    def answered(self, api_key: int) -> None:
-        if self._asked and api_key not in _BEFORE:
-            self._wanted = False
-
-    def authenticates(self, frame: bytes) -> None:
-        """Note a SASL request, or b"" if it was too large to be kept.
-
-        A client may authenticate again on the same connection (KIP-368).
-        """
-        self._wanted, self._asked = True, False
-        try:
-            api_key, version, _, _, at = request_header(frame, LENGTH_BYTES)
-            if api_key == ApiKey.SASL_HANDSHAKE:
-                self._mechanism = read_string(frame, at)[0] or b""
-                return
-            size, at = (read_uvarint if is_flexible(api_key, version) else read_int32)(frame, at)
-            token = frame[at : at + size - bool(is_flexible(api_key, version))]
-        except ProtocolError:
-            self.as_whom = None
-            return
-        self.shows(token)
-
-    def shows(self, token: bytes) -> None:
-        """Note a SASL token, or b"" if it was too large to be kept."""
-        if self.as_whom == b"":  # the first token: a broker lets nobody become another one later (KIP-368)
-            self.as_whom = _told(self._mechanism, token)
-
-
-def _told(mechanism: bytes, token: bytes) -> bytes | None:
-    if mechanism.startswith(_SCRAM):
-        name, nonce, _ = token.partition(_SCRAM_NONCE)
-        token = name if nonce else b""
-    elif mechanism not in _WHOLE:
-        return None  # GSSAPI: tokens differ each time
-    return sha256(mechanism + b"\0" + token).digest() if token else None

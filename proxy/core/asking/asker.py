@@ -1,14 +1,9 @@
-"""Retries requests at the new leader, for clients without KIP-951. Sans-IO.
+"""Asks new leaders for the parts of responses that a broker refused because they have moved. Sans-IO.
 
-A fetch response with error 6 or 74 is held back. The gateway asks the broker for the new leader, if it does
-not know it. Then it sends the failed part to the new leader, once, on the same client's connection to that
-leader (`proxy.core.siblings`). The new leader's answer replaces the errors. If anything goes wrong, the
+The response is held back. The gateway asks its broker for the new leader, if it does not know it. Then it
+sends the failed part of the request to the new leader, once, on the same client's connection to that leader
+(`proxy.core.asking.siblings`). The new leader's answer replaces the errors. If anything goes wrong, the
 client gets the errors unchanged. The time for which a response is held back is limited.
-
-If a fetch has a leader epoch, the new leader rejects an older epoch (KIP-320). So the gateway replaces the
-epoch, but only after a proof that no lost records are hidden: the new leader's log has records of the
-client's epoch, and they reach the client's offset. Two logs with the same record of an epoch are equal up to
-that record.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,18 +12,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
-from proxy.core.connection_state import ConnectionState, Phase, Stream
-from proxy.core.events import FetchKind, NotFollowed
+from proxy.core.asking.repeat import CORRELATION_ID, Failed, Repeat, spliced
+from proxy.core.asking.role import Role
+from proxy.core.asking.siblings import Sibling, Siblings
+from proxy.core.connection_state import ConnectionState
+from proxy.core.events import NotFollowed
 from proxy.core.histograms import NOT_COUNTED
-from proxy.core.in_flight import Around, ClientFetch, FetchHandler, Handler, InFlight
-from proxy.core.own import OwnResponse, TakeReply, own
-from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, Failed, Repeat, spliced
-from proxy.core.repeat_fetch import FetchRepeat, against
-from proxy.core.requests import readable
-from proxy.core.siblings import Authentication, ClientIdentity, Sibling, Siblings
-from proxy.core.stage import Stage
-from proxy.protocol.api import API_KEY, LENGTH_BYTES, SASL, ApiKey, request_header
-from proxy.protocol.fetch_layout import HINTS_VERSION
+from proxy.core.in_flight import InFlight
+from proxy.protocol.api import ApiKey
 from proxy.protocol.leader_requests import (
     Leader,
     Place,
@@ -38,20 +29,12 @@ from proxy.protocol.leader_requests import (
     read_metadata,
 )
 from proxy.protocol.primitives import Buffer, ProtocolError
-from proxy.protocol.produce import READ_WITHIN
 
 AGAIN_SECONDS: Final = 0.025
 """If a broker does not know the new leader yet, it is asked again after this time. It doubles with each
 attempt."""
-QUIET_SECONDS: Final = 1.0
-"""A connection on which the client has sent nothing for this time counts as idle."""
 _MAX_KNOWN: Final = 1 << 15
 _FETCH: Final = int(ApiKey.FETCH)
-_REQUEST_SECONDS: Final = 1e-3
-"""A safe estimate of the time that a broker needs for a request that does not wait."""
-_ASKED_OF_SIBLINGS: Final = (ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH)
-_PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-"""Requests that a broker answers when other members have joined, which may take minutes."""
 
 
 class Holding(Protocol):
@@ -95,80 +78,14 @@ class _Leg:
     failed: list[Failed]
 
 
-class FollowFetch(Around):
-    """Buffers a fetch response, and holds it back if it has errors because of a moved leader.
+class Asker(Role):
+    """Asks new leaders for a part of the responses of one connection."""
 
-    Large responses, and responses for a session with the gateway, are neither buffered nor held back.
-    """
-
-    __slots__ = ("_pieces", "_retry", "_size", "held")
-
-    def __init__(self, retry: "LeaderRetry", inner: Handler, asked: ClientFetch) -> None:
-        super().__init__(inner, asked)
-        self._retry = retry
-        self._pieces: list[Buffer] = []
-        """The client's bytes that are buffered until it is known whether the response is held back."""
-        self._size = 0
-        self.held = False
-
-    @property
-    def _kept(self) -> int:
-        return self._size
-
-    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        pieces = self._inner.feed(chunk, last=last)
-        if not last:
-            if not pieces or not self._asked.direct or self._retry.is_large:
-                return pieces
-            self._pieces += pieces
-            self._size += sum(map(len, pieces))
-            return []
-        if self._pieces:
-            pieces, self._pieces, self._size = [*self._pieces, *pieces], [], 0
-        return self._retry.receive(self, self._innermost, pieces)
-
-    def end(self, request: InFlight) -> bool:
-        return self._inner.end(request) and not self.held
-
-    def passes(self, size: int) -> bool:
-        return not self._pieces and self._asked.direct and self._inner.passes(size)
-
-
-def _nothing(*_: object) -> None:
-    """Do nothing, because no shell is attached."""
-
-
-class LeaderRetry(Stage):
-    """Retries the requests of one connection at new leaders.
-
-    It also sends retries to its broker for other connections of the same client.
-    """
-
-    __slots__ = (
-        "_alarm",
-        "_authentication",
-        "_defect",
-        "_held",
-        "_known",
-        "_listed",
-        "_node_id",
-        "_over",
-        "_sent",
-        "_sent_at",
-        "_settle",
-        "_siblings",
-        "_state",
-        "_wake",
-    )
+    __slots__ = ("_defect", "_held", "_known", "_settle")
 
     def __init__(self, siblings: Siblings, node_id: int | None, state: ConnectionState) -> None:
-        self._state = state
-        self._siblings = siblings
-        self._node_id = node_id
-        self._settle: Callable[[], None] = _nothing
-        self._over = False
-        """Whether the connection is about to end. If so, no response is held back any more."""
-        self._authentication = Authentication()
+        super().__init__(siblings, node_id, state)
+        self._settle: Callable[[], None] = lambda: None
         self._defect: Exception | None = None
         """An error in this stage that was raised inside another connection. `tick` raises it for this one."""
         self._held: list[_Held] = []
@@ -176,13 +93,6 @@ class LeaderRetry(Stage):
         """By partition: the leader epoch that the client sent, and the new leader that has answered. If the
         client sends this epoch again, this leader is asked at once. The earlier proof stays valid, because a
         leader does not truncate its log."""
-        self._wake: Callable[[], None] = _nothing
-        self._alarm: Callable[[float], None] = _nothing
-        self._listed: ClientIdentity | None = None
-        """The identity by which other connections can find this connection."""
-        self._sent, self._sent_at = 0, 0.0
-        """How many bytes the client had sent by the last call of `quiet` or `_list`, and since when the
-        number has not changed."""
 
     def connect_core(
         self,
@@ -192,153 +102,14 @@ class LeaderRetry(Stage):
     ) -> None:
         self._settle = settle
 
-    def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
-        self._wake, self._alarm = wake, alarm
-
     def __repr__(self) -> str:
-        return f"<LeaderRetry {self._state.host} at {self._node_id} held={len(self._held)}>"
-
-    # As a sibling
-
-    def identity(self) -> ClientIdentity | None:
-        """Return the client's identity. None if it is unknown, or requests can't be sent now."""
-        state = self._state
-        usable = (
-            state.phase is Phase.OPEN
-            and state.stream is Stream.FRAMES
-            and state.fault is None
-            and not (state.from_client.left or state.delayed or self._over)
-        )
-        return self._who if usable else None
-
-    @property
-    def _who(self) -> ClientIdentity | None:
-        client_id, as_whom = self._state.client_id, self._authentication.as_whom
-        if not (self._authentication.done and client_id) or as_whom is None:
-            return None
-        return ClientIdentity(self._state.host, client_id, as_whom)
-
-    def wait_left(self, now: float) -> float:
-        # A broker handles the requests of a connection one by one (fetch-semantics, trap 16). So a connection
-        # gets only one retry at a time, even if many clients have the same client id.
-        expected = self._state.queue.expected
-        free_at = 0.0
-        for request in expected:
-            handler, asked = request.handler, request.api_key in _ASKED_OF_SIBLINGS
-            if request.api_key in _PARKED or (asked and isinstance(handler, OwnResponse) and handler.is_due):
-                return float("inf")
-            if handler.fetch is not None:  # its wait begins when the earlier requests are answered
-                free_at = max(free_at, request.sent_at) + handler.fetch.max_wait_ms / 1e3
-        return max(free_at - now, 0.0) + len(expected) * _REQUEST_SECONDS
-
-    def quiet(self, now: float) -> bool:
-        sent = self._state.plans.count().client.bytes_in
-        if sent != self._sent:
-            self._sent, self._sent_at = sent, now
-        return now - self._sent_at >= QUIET_SECONDS
-
-    def ask(self, frame: bytes, take: TakeReply, now: float, *, partitions: int = NOT_COUNTED) -> None:
-        self._state.now = now
-        api_key = int.from_bytes(frame[API_KEY])
-        if api_key == _FETCH:
-            self._state.tally.broker.add_fetches(FetchKind.SESSIONLESS, len(frame), partitions)
-        else:
-            self._state.tally.probe_bytes += len(frame)
-        self._state.send(own(frame, OwnResponse(self._state, api_key, take, partitions)), frame)
-        self._wake()
-
-    def count(self, partitions: int, record_bytes: int) -> None:
-        self._state.tally.broker.add_responses(partitions, record_bytes)
-
-    # What the client asks
-
-    def on_request(
-        self,
-        data: bytes,
-        size: int,
-        api_key: int,
-        version: int,  # noqa: ARG002 - as every stage
-    ) -> bytes | None:
-        state, requests = self._state, self._state.from_client
-        if not state.client_id:
-            with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
-                state.client_id = readable(request_header(data, LENGTH_BYTES)[3])
-        if api_key in SASL:
-            if len(data) < size < READ_WITHIN:
-                requests.need = size
-                return None
-            self._authenticates(data if len(data) >= size else b"")
-        return data
-
-    def on_token(self, token: bytes) -> None:
-        self._authentication.shows(token)
-
-    def around_fetch(self, request: InFlight, asked: ClientFetch) -> Handler:
-        # From v16 on, clients learn new leaders by KIP-951 instead.
-        if request.version >= HINTS_VERSION or not (self._siblings.fetches and asked.follows):
-            return request.handler
-        return FollowFetch(self, request.handler, asked)
-
-    def repeats(self, api_key: int, version: int, *, in_session: bool = False) -> bool:
-        # They take the fast path if no error in their responses needs this stage.
-        return api_key != _FETCH or in_session or version >= HINTS_VERSION or not self._siblings.fetches
-
-    def on_asked(self, api_key: int) -> None:
-        self._authentication.asked(api_key)
-
-    def on_answered(self, api_key: int) -> None:
-        self._authentication.answered(api_key)
-        if self._listed is None and self._authentication.done:
-            self._list(self._who)
-
-    def _authenticates(self, frame: bytes) -> None:
-        self._state.plans.forget()  # the core has to process the next request
-        self._authentication.authenticates(frame)
-        self._list(None)
-
-    def _list(self, who: ClientIdentity | None) -> None:
-        """Let other connections find this connection by an identity. None to hide it."""
-        if self._node_id is None:
-            return
-        if self._listed is not None:
-            self._siblings.remove(self, self._listed, self._node_id)
-        self._listed = who
-        if who is not None:
-            self._siblings.add(self, who, self._node_id)
-            self._sent, self._sent_at = self._state.plans.count().client.bytes_in, self._state.now
+        return f"<Asker {self._state.host} at {self.node_id} held={len(self._held)}>"
 
     # What the broker says
 
     @property
     def _answered_now(self) -> InFlight:
         return self._state.queue.expected[0]
-
-    @property
-    def is_large(self) -> bool:
-        """Whether the arriving response is too large to be buffered."""
-        return self._state.response_size > MAX_BYTES
-
-    def receive(self, handler: FollowFetch, innermost: FetchHandler, pieces: list[Buffer]) -> list[Buffer]:
-        """Hold back a fetch's response if it has errors of moved leaders. Return the bytes to send now."""
-        walk, fetch = innermost.walk, innermost.fetch
-        not_followed = self._state.tally.leaders_not_followed
-        if walk is None or not walk.moved or innermost.resend is not None:
-            return pieces
-        reason = against(innermost)
-        if reason is not None or fetch is None:
-            not_followed[reason or NotFollowed.NOT_UNDERSTOOD] += walk.moved
-            return pieces
-        try:
-            repeat = FetchRepeat(fetch, b"".join(pieces))
-        except ProtocolError:
-            not_followed[NotFollowed.NOT_UNDERSTOOD] += walk.moved
-            return pieces
-        # An incremental fetch of the client's own session does not list unchanged partitions.
-        if walk.moved > len(repeat.failed):
-            not_followed[NotFollowed.NOT_LISTED] += walk.moved - len(repeat.failed)
-        if not repeat.failed:
-            return pieces
-        return self.follow(handler, repeat)
 
     def follow(self, handler: Holding, repeat: Repeat) -> list[Buffer]:
         """Hold back the response that has just arrived, and ask leaders for a part of it.
@@ -351,7 +122,7 @@ class LeaderRetry(Stage):
         """Ask new leaders, and hold back the response. Return it at once if no leader can be asked."""
         repeat, now = held.repeat, self._state.now
         failed = repeat.failed.values()
-        if self._who is None or self._over:
+        if self.who is None or self.over:
             self._give_up(failed, NotFollowed.NO_CONNECTION)
             return [self._settled(held)]
         for each in failed:
@@ -367,7 +138,7 @@ class LeaderRetry(Stage):
         held.handler.held = True
         self._held.append(held)
         self._state.queue.buffered += len(repeat.frame)
-        self._alarm(held.deadline)
+        self.alarm(held.deadline)
         return []
 
     # Who leads
@@ -397,7 +168,7 @@ class LeaderRetry(Stage):
             leader = told.get(each.place)
             if leader is None or leader.leader_id < 0 or leader.leader_epoch < each.epoch:
                 unknown = True
-            elif leader.leader_id != self._node_id or each.epoch < leader.leader_epoch:
+            elif leader.leader_id != self.node_id or each.epoch < leader.leader_epoch:
                 # The same broker may lead again, or only begin to: its Metadata says so before it serves.
                 each.leader = leader
                 found.append(each)
@@ -412,7 +183,7 @@ class LeaderRetry(Stage):
         if now + held.again < held.deadline:
             held.ask_at = now + held.again
             held.again *= 2  # while nobody leads, many clients ask
-            self._alarm(held.ask_at)
+            self.alarm(held.ask_at)
 
     # What the new leader says
 
@@ -426,10 +197,10 @@ class LeaderRetry(Stage):
             if leader_id in held.legs:
                 held.legs[leader_id] += those
                 continue
-            found_there = self._siblings.find(self._who, leader_id, now)
+            found_there = self.siblings.find(self.who, leader_id, now)
             late = found_there is None or now + found_there[1] > held.deadline + held.repeat.beyond
             if late and held.repeat.may_connect:
-                own = self._siblings.new(self._who, leader_id)
+                own = self.siblings.new(self.who, leader_id)
                 found_there, late = (own, 0.0) if own is not None else found_there, own is None
             if found_there is None or late:
                 why = NotFollowed.NO_CONNECTION if found_there is None else NotFollowed.BUSY
@@ -475,7 +246,7 @@ class LeaderRetry(Stage):
                 take(leg, frame, now)
             except Exception as error:  # noqa: BLE001 - the other connection, which calls this, must not end by it
                 self._defect = error
-                self._alarm(now)
+                self.alarm(now)
 
         leg.held.waits += 1
         leg.sibling.ask(frame, told, now, partitions=partitions)
@@ -496,7 +267,7 @@ class LeaderRetry(Stage):
         unsure = [each for each in leg.failed if not each.sure]
         self._give_up(unsure, NotFollowed.CLOSED if frame is None else NotFollowed.NOT_PROVEN)
         leg.failed = [each for each in leg.failed if each.sure]
-        if frame is None or leg.sibling.identity() != self._who:
+        if frame is None or leg.sibling.identity() != self.who:
             self._give_up(leg.failed, NotFollowed.CLOSED)
         elif leg.failed:
             self._repeat(leg, now, leg.sibling.wait_left(now))
@@ -524,7 +295,7 @@ class LeaderRetry(Stage):
                 return
             for each in leg.failed:
                 each.entry, each.record_bytes = told.entries.get(each.place, (b"", 0))
-                here = each.epoch < 0 and leg.leader_id == self._node_id  # only its own Metadata says so
+                here = each.epoch < 0 and leg.leader_id == self.node_id  # only its own Metadata says so
                 if here and not each.entry:
                     each.leader = None
                 elif not each.entry:
@@ -559,7 +330,7 @@ class LeaderRetry(Stage):
             self._end(held)
         elif held.timed_until != held.paced_until:  # `tick` comes here with each timer of any response
             held.timed_until = held.paced_until
-            self._alarm(held.paced_until)
+            self.alarm(held.paced_until)
 
     def _end(self, held: _Held) -> None:
         if held.done:  # the client has left while another response was sent: `release` came first
@@ -572,7 +343,7 @@ class LeaderRetry(Stage):
         state.to_client += state.queue.in_turn(request, [self._settled(held)])
         state.to_client += state.queue.ended(request)
         self._settle()
-        self._wake()
+        self.wake()
 
     def _settled(self, held: _Held) -> bytes:
         """Return a response in the form for the client, and count the retried partitions."""
@@ -607,19 +378,17 @@ class LeaderRetry(Stage):
                 self._ask_leaders(held)
 
     def release(self) -> None:
-        self._over = True
+        super().release()
         for held in self._held.copy():
             self._end(held)
 
-    def lose(self) -> None:
-        # Retries that other connections have sent here are lost.
-        for request in list(self._state.queue.expected):
-            request.handler.lose(self._state.now)
-
     def end(self) -> None:
-        self.attach(_nothing, _nothing)
-        self._list(None)
-        self.lose()
+        super().end()
         for held in self._held:
             held.done = True
         self._held.clear()
+
+
+def asker_of(state: ConnectionState) -> Asker | None:
+    """Return the stage of a connection that asks other brokers. None if it has none."""
+    return next((each for each in state.stages if isinstance(each, Asker)), None)

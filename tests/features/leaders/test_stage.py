@@ -9,11 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from proxy.core.asking.asker import AGAIN_SECONDS
 from proxy.core.events import FetchKind, NotFollowed
-from proxy.core.leader_retry import AGAIN_SECONDS
-from proxy.core.repeat_fetch import HOLD_SECONDS, WAIT_MS, FetchRepeat
+from proxy.features.leaders.fetch_repeat import HOLD_SECONDS, WAIT_MS, FetchRepeat
 from proxy.protocol.api import ApiKey
-from tests.core.following import (
+from tests.features.leaders.following import (
     NEW,
     OLD,
     OURS,
@@ -109,9 +109,9 @@ def test_epochs_are_asked_by_name(version: int) -> None:
 def test_a_broker_that_does_not_know_yet_is_asked_again(told: Epochs) -> None:
     two = Two()
     two.fails((TOPIC, 0)).asks_leaders().leaders(told).old.nothing()
-    two.old.connection.retry.tick(AGAIN_SECONDS / 2)
+    two.old.connection.asker.tick(AGAIN_SECONDS / 2)
     two.old.nothing()
-    two.old.connection.retry.tick(AGAIN_SECONDS)
+    two.old.connection.asker.tick(AGAIN_SECONDS)
     two.asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0)))
 
@@ -122,7 +122,7 @@ def test_a_broker_that_knows_no_leader_is_asked_less_and_less_often() -> None:
     two.fails((TOPIC, 0)).asks_leaders().leaders({})
     for now in (each / 1000 for each in range(5, 700, 5)):
         two.old.now = now
-        two.old.connection.retry.tick(now + 1e-9)
+        two.old.connection.asker.tick(now + 1e-9)
         if two.old.takes_broker():
             times.append(now)
             two.leaders({})
@@ -148,12 +148,12 @@ def test_a_broker_that_says_it_leads_and_refuses_is_asked_who_leads_again(moved:
     two = Two()
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (OLD, 5)})
     two.old.to_broker(two.repeated((TOPIC, 0))).broker(two.refusal((TOPIC, 0), correlation=OURS)).nothing()
-    two.old.connection.retry.tick(AGAIN_SECONDS)
+    two.old.connection.asker.tick(AGAIN_SECONDS)
     two.asks_leaders()
     if moved:
         two.leaders({0: (NEW, 6)}).new.to_broker(two.repeated((TOPIC, 0)))
     else:
-        two.old.connection.retry.tick(HOLD_SECONDS)
+        two.old.connection.asker.tick(HOLD_SECONDS)
         two.refused(NotFollowed.NO_LEADER)
 
 
@@ -188,13 +188,13 @@ def test_a_client_that_cannot_be_followed_hears_of_it_a_tenth_of_a_second_later_
     two, seconds = Two(max_wait_ms=max_wait_ms), 0.1
     assert seconds == HOLD_SECONDS
     alarms: list[float] = []
-    two.old.connection.retry.attach(lambda: None, alarms.append)
+    two.old.connection.asker.attach(lambda: None, alarms.append)
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=min(max_wait_ms, WAIT_MS)))
     assert alarms == [seconds]
-    two.old.connection.retry.tick(seconds - 0.001)
+    two.old.connection.asker.tick(seconds - 0.001)
     two.old.nothing()
-    two.old.connection.retry.tick(seconds)
+    two.old.connection.asker.tick(seconds)
     two.refused(NotFollowed.LATE)
     # What comes then is counted, and is for nobody.
     two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS)).nothing()
@@ -208,7 +208,7 @@ def test_records_that_are_there_do_not_wait_so_long() -> None:
     data = [entry(0, 9, records=RECORDS), entry(1, error=6)]
     told = fetch_response(11, (TOPIC, data), correlation_id=5)
     two.old.broker(told).to_broker(metadata_request(False))
-    two.old.connection.retry.tick(HOLD_SECONDS)
+    two.old.connection.asker.tick(HOLD_SECONDS)
     two.old.to_client(told)
     two.leaders({1: (NEW, 5)}).new.nothing()  # it has waited no longer
 
@@ -232,7 +232,7 @@ def test_a_response_in_pieces_is_held_as_well(chunk: int) -> None:
     first = entry(0, 9, records=RECORDS)
     told = fetch_response(12, (TOPIC, [first, entry(1, error=6)]), correlation_id=5)
     two.old.broker(told, chunk=chunk).to_broker(metadata_request(False))
-    two.old.connection.retry.tick(HOLD_SECONDS)
+    two.old.connection.asker.tick(HOLD_SECONDS)
     two.old.to_client(told)
     assert two.old.connection.buffered == 0
 
@@ -287,8 +287,8 @@ def test_a_client_that_leaves_while_its_responses_are_sent_gets_each_once() -> N
     for asked in (two.fetch((TOPIC, 0)), two.fetch((TOPIC, 1))):
         two.old.client(asked).to_broker(asked)
     two.old.broker(two.refusal((TOPIC, 0)), two.refusal((TOPIC, 1))).takes_broker()
-    two.old.connection.retry.attach(two.old.connection.retry.release, lambda _: None)
-    two.old.connection.retry.tick(HOLD_SECONDS)
+    two.old.connection.asker.attach(two.old.connection.asker.release, lambda _: None)
+    two.old.connection.asker.tick(HOLD_SECONDS)
     two.old.to_client(two.refusal((TOPIC, 0)), two.refusal((TOPIC, 1)))
 
 

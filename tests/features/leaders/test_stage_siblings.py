@@ -1,4 +1,4 @@
-"""Which connection of a client is used to ask another broker (`--follow-leader`), and who waits for it.
+"""Which connection of a client is used to ask a new leader, and who waits for it.
 
 Many clients have the same host and client id, and their leader moves. A request waits for at most one fetch
 that is retried for another client.
@@ -9,18 +9,17 @@ from typing import Final
 
 import pytest
 
-from proxy.core.connection import Connection
+from proxy.core.asking.siblings import Siblings
 from proxy.core.events import NotFollowed
-from proxy.core.repeat_fetch import WAIT_MS
-from proxy.core.siblings import ClientIdentity, Siblings
+from proxy.features.leaders.fetch_repeat import WAIT_MS
 from proxy.protocol.api import ApiKey
-from tests.core.following import (
+from tests.features.leaders.following import (
     NEW,
     OLD,
     OURS,
     TOPIC,
     Two,
-    gateway,
+    fresh,
     metadata_response,
     play,
 )
@@ -84,46 +83,10 @@ def test_clients_that_never_refresh_do_not_fill_the_queue() -> None:
     olds = pile_up(siblings)
     for again in range(5):
         for old in olds:
-            old.connection.retry.tick(MOST_SECONDS)
+            old.connection.asker.tick(MOST_SECONDS)
             old.takes_client()
             fails(old, correlation=10 + again)
     assert len(split(bystander.takes_broker())) == 1
-
-
-class Stub:
-    """A replacement for a connection. It counts how often its state is asked for."""
-
-    asked = 0
-
-    def __init__(self, who: ClientIdentity, left: float, *, quiet: bool = True) -> None:
-        self._who, self._left, self._quiet = who, left, quiet
-
-    def identity(self) -> ClientIdentity:
-        return self._who
-
-    def wait_left(self, _now: float) -> float:
-        Stub.asked += 1
-        return self._left
-
-    def quiet(self, _now: float) -> bool:
-        return self._quiet
-
-    def ask(self, *_: object, **__: object) -> None: ...
-    def count(self, *_: object) -> None: ...
-
-
-@pytest.mark.parametrize(("left", "most"), [(0.0, 1), (0.5, 8), (float("inf"), 8)])
-def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
-    """Only a few of many connections are asked for their state when one is chosen. With 400 clients, asking
-    all took 9 ms for each error.
-    """
-    siblings, who = Siblings(), ClientIdentity("10.0.0.7", "c", b"")
-    for _ in range(400):
-        siblings.add(Stub(who, left), who, NEW)
-        siblings.add(Stub(who._replace(client_id="d"), left), who._replace(client_id="d"), NEW)
-    Stub.asked = 0
-    assert siblings.find(who, NEW, 0.0) is not None
-    assert Stub.asked <= most
 
 
 def test_a_repeat_is_sent_behind_requests_that_do_not_wait() -> None:
@@ -133,18 +96,6 @@ def test_a_repeat_is_sent_behind_requests_that_do_not_wait() -> None:
         two.new.client(beat).to_broker(beat)
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
-
-
-@pytest.mark.parametrize(("used", "found"), [(7, True), (8, False)])
-def test_a_quiet_connection_is_preferred(used: int, found: bool) -> None:
-    siblings, who = Siblings(), ClientIdentity("10.0.0.7", "c", b"")
-    quiet = Stub(who, 0.0)
-    siblings.add(quiet, who, NEW)
-    for _ in range(used):
-        siblings.add(Stub(who, 0.0, quiet=False), who, NEW)
-    chosen = siblings.find(who, NEW, 0.0)
-    assert chosen is not None
-    assert (chosen[0] is quiet) is found
 
 
 def beside_a_heartbeat() -> Two:
@@ -164,13 +115,13 @@ def test_a_repeat_does_not_wait_at_the_broker_before_requests_of_an_active_clien
     delays the empty response instead.
     """
     two, alarms = beside_a_heartbeat(), list[float]()
-    two.old.connection.retry.attach(lambda: None, alarms.append)
+    two.old.connection.asker.attach(lambda: None, alarms.append)
     empty = [entry(0, 5)]
     two.new.broker(fetch_response(11, (TOPIC, empty), correlation_id=OURS))
     assert alarms == [PACE_SECONDS]
-    two.old.connection.retry.tick(PACE_SECONDS - 0.001)
+    two.old.connection.asker.tick(PACE_SECONDS - 0.001)
     two.old.nothing()
-    two.old.connection.retry.tick(PACE_SECONDS)
+    two.old.connection.asker.tick(PACE_SECONDS)
     two.old.to_client(fetch_response(11, (TOPIC, empty), correlation_id=5))
     assert two.counted() == ({"fetch": 1}, {})
 
@@ -180,12 +131,12 @@ def test_a_response_that_is_kept_to_pace_a_client_has_one_timer() -> None:
     others again.
     """
     two, alarms = beside_a_heartbeat(), list[float]()
-    two.old.connection.retry.attach(lambda: None, alarms.append)
+    two.old.connection.asker.attach(lambda: None, alarms.append)
     two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS))
     for _ in range(9):
-        two.old.connection.retry.tick(PACE_SECONDS / 2)
+        two.old.connection.asker.tick(PACE_SECONDS / 2)
     assert alarms == [PACE_SECONDS]
-    two.old.connection.retry.tick(PACE_SECONDS)
+    two.old.connection.asker.tick(PACE_SECONDS)
     two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=5))
 
 
@@ -232,7 +183,7 @@ def test_a_repeat_behind_an_idle_fetch_does_not_wait_for_records() -> None:
     two.new.client(own).to_broker(own)
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
-    two.old.connection.retry.tick(MOST_SECONDS)
+    two.old.connection.asker.tick(MOST_SECONDS)
     two.old.to_client(two.refusal((TOPIC, 0)))
 
 
@@ -282,17 +233,17 @@ def test_only_the_clients_own_connection_to_the_new_leader_is_used(
 def test_a_connection_on_which_nothing_was_answered_is_not_used() -> None:
     two = Two()
     two.new.connection.ended()
-    fresh = Playbook(resolve=gateway, core=Connection, siblings=two.siblings, host="10.0.0.7", node_id=NEW)
-    fresh.exchange(request(18, 0, 1), response(1, bytes(6)))
+    new = fresh(two.siblings, NEW)
+    new.exchange(request(18, 0, 1), response(1, bytes(6)))
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
-    fresh.nothing()
+    new.nothing()
     two.old.to_client(two.refusal((TOPIC, 0)))
 
 
 def test_a_client_need_not_ask_for_versions() -> None:
     two = Two()
     two.new.connection.ended()
-    other = Playbook(resolve=gateway, core=Connection, siblings=two.siblings, host="10.0.0.7", node_id=NEW)
+    other = fresh(two.siblings, NEW)
     other.exchange(request(ApiKey.HEARTBEAT, 0, 1), response(1, b"\0\0"))
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     other.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))

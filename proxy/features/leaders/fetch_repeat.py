@@ -5,9 +5,8 @@ from contextlib import suppress
 from struct import Struct
 from typing import Final
 
+from proxy.core.asking.repeat import CORRELATION_ID, MAX_BYTES, Failed, LeaderAnswer
 from proxy.core.events import NotFollowed
-from proxy.core.in_flight import FetchHandler
-from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, Failed, LeaderAnswer
 from proxy.protocol.api import REQUEST_CORRELATION_ID, REQUEST_START_BYTES, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Listing, build_fetch_request
@@ -111,17 +110,6 @@ class FetchRepeat:
             if got and each.record_bytes and got + each.record_bytes > most:
                 each.entry, each.record_bytes, each.why = b"", 0, NotFollowed.NO_ROOM
             got += each.record_bytes
-
-
-def against(handler: FetchHandler) -> NotFollowed | None:
-    """Return the reason why the failed partitions of a fetch can't be retried, or None if they can."""
-    if not handler.asked.direct:
-        return NotFollowed.SESSION
-    if handler.asked.version < FIRST_VERSION:
-        return NotFollowed.VERSION
-    if handler.received > MAX_BYTES:
-        return NotFollowed.TOO_LARGE
-    return None if handler.understood and handler.fetch is not None else NotFollowed.NOT_UNDERSTOOD
 
 
 def _failed(walk: FetchResponseWalk, listing: Listing) -> dict[Place, Failed]:

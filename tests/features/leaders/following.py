@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 from uuid import UUID
 
+from proxy.core.asking.repeat import MAX_BYTES
+from proxy.core.asking.role import QUIET_SECONDS
+from proxy.core.asking.siblings import Siblings
 from proxy.core.connection import Connection
 from proxy.core.events import Tally
-from proxy.core.leader_retry import QUIET_SECONDS
-from proxy.core.repeat import MAX_BYTES
-from proxy.core.repeat_fetch import WAIT_MS
-from proxy.core.siblings import Siblings
+from proxy.features.leaders.fetch_repeat import WAIT_MS
+from proxy.features.leaders.stage import LeadersStage
 from proxy.protocol.api import ApiKey
 from tests.core.metadata import body, message, partition, topic
 from tests.frames import Want, entry, fetch, fetch_response, topic_id
@@ -30,11 +31,17 @@ def gateway(node_id: int, _host: str, _port: int) -> tuple[str, int]:
     return f"broker-{node_id}", 9092
 
 
+def fresh(siblings: Siblings, node_id: int | None, host: str = "10.0.0.7", **more: Any) -> Playbook:
+    """Return a connection whose fetches follow leaders. The client has sent nothing yet."""
+    more["stages"] = (*more.get("stages", ()), LeadersStage)
+    return Playbook(resolve=gateway, core=Connection, siblings=siblings, host=host, node_id=node_id, **more)
+
+
 def play(
     siblings: Siblings, node_id: int | None, host: str = "10.0.0.7", client: bytes = b"c", **more: Any
 ) -> Playbook:
     """Return a connection of an authenticated client. Its last response came some time ago."""
-    played = Playbook(resolve=gateway, core=Connection, siblings=siblings, host=host, node_id=node_id, **more)
+    played = fresh(siblings, node_id, host, **more)
     played.now = -QUIET_SECONDS
     asked = request(18, 0, 1, client=client)
     played.client(asked).to_broker(asked).broker(told := response(1, bytes(6))).to_client(told)
