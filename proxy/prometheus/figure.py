@@ -28,7 +28,7 @@ class Figure(Generic[_Source]):
     name: str
     """Without the prefix ``fetchgate_``, and without the suffix ``_total`` of a counter."""
     text: str
-    read: Callable[[_Source], float | Labelled | None]
+    read: Callable[[_Source], Value | Labelled | None]
     """None leaves the metric out."""
     labels: tuple[str, ...] = ()
 
@@ -40,11 +40,11 @@ class Told(NamedTuple):
     """A metric with its present values."""
 
     figure: Figure[Any]
-    values: float | Labelled | None
+    values: Value | Labelled | None
 
     def samples(self) -> Iterator[Sample]:
         found = () if self.values is None else self.values
-        listed: Labelled = [((), found)] if isinstance(found, int | float) else found
+        listed: Labelled = [((), found)] if isinstance(found, int | float | Distribution) else found
         return (sample for labels, value in listed for sample in _samples(labels, value))
 
 
@@ -76,7 +76,7 @@ def _samples(labels: tuple[str, ...], value: Value) -> Iterator[Sample]:
     yield "_sum", labels, value.total
 
 
-def one_label(values: Mapping[Any, float] | Iterable[tuple[Any, float]]) -> Labelled:
+def one_label(values: Mapping[Any, Value] | Iterable[tuple[Any, Value]]) -> Labelled:
     """Return values for a metric with one label."""
     pairs = values.items() if isinstance(values, Mapping) else values
     return (((str(label),), value) for label, value in pairs)
@@ -87,7 +87,7 @@ def named(counts: Mapping[Any, int], names: Iterable[str]) -> Labelled:
     return [((name,), counts.get(name, 0)) for name in names]
 
 
-def both(client: float, broker: float) -> Labelled:
+def both(client: Value, broker: Value) -> Labelled:
     """Return a value for each side."""
     return [(("client",), client), (("broker",), broker)]
 

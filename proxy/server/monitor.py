@@ -1,4 +1,4 @@
-"""The state of one process, for its status and metrics: reachable brokers, totals, and history."""
+"""What a process knows of its brokers and of itself, for its status and metrics."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from proxy.server.conditions import ConnectionLimit, Descriptors, HungBrokers, R
 from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry
 from proxy.telemetry.history import INTERVAL_SECONDS
-from proxy.telemetry.status import Account, Counts, Status, called
+from proxy.telemetry.status import called
 from proxy.telemetry.totals import NodeId, Totals
 
 
 class Monitor:
-    """Watches the brokers and the event loop, and returns the status of the process."""
+    """Watches the brokers, the limits and the event loop of one process."""
 
     def __init__(self, process: Process, brokers: BrokerRegistry | Destinations) -> None:
         self.reach = Reachability(process.config.bootstrap, process.log, process.note, self.called)
@@ -28,7 +28,7 @@ class Monitor:
         self.draining = False
         self._process = process
         self._brokers = brokers
-        self._started_at = monotonic()
+        self.started_at = monotonic()
 
     def called(self, node_id: NodeId) -> str:
         return called(node_id, self._brokers.known, transparent=self._process.config.is_transparent)
@@ -38,41 +38,6 @@ class Monitor:
 
     def out_of_descriptors(self) -> None:
         self.descriptors.update(left=False, now=monotonic())
-
-    def status(self, problems: list[str], *, slots_used: int, connections: int) -> Status:
-        options, brokers = self._process.options, self._brokers
-        return Status(
-            config=options.config,
-            listen=brokers.listen,
-            bootstrap=self.reach.bootstrap,
-            brokers=brokers.known,
-            at=monotonic(),
-            unreachable_brokers=self.reach.unreachable_brokers,
-            unanswered=self.hung_brokers.unanswered,
-            bootstrap_answered=self.reach.answered,
-            draining=self.draining,
-            reloaded_at=options.reloaded_at,
-            reload_failures=options.reload_failures,
-            needs_restart=list(options.needs_restart),
-            certificates={
-                option: each.valid_until.timestamp()
-                for option, each in self.certificates.items()
-                if each is not None and each.valid_until is not None
-            },
-            problems=problems,
-            slots_used=slots_used,
-            connections=connections,
-        )
-
-    def account(self, status: Status, counts: Counts) -> Account:
-        return Account(
-            status=status,
-            counts=counts,
-            uptime_seconds=monotonic() - self._started_at,
-            history=self.totals.history,
-            saved_bytes=self.totals.saved(counts.tallies),
-            response_seconds=self.totals.all_response_seconds(),
-        )
 
     async def keep_history(self, sample: Callable[[float], None]) -> None:
         """Call `sample` (with the time in seconds) at regular intervals. Measure how late the loop is."""

@@ -34,7 +34,7 @@ from proxy.server.registry import BrokerRegistry
 from proxy.server.upstream import Upstream
 from proxy.session.decision import Reason
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, refusal, write_event
-from proxy.telemetry.status import Account, Counts, ProcessFigures, Status, WithBroker
+from proxy.telemetry.status import Account, ProcessFigures, Status, WithBroker
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed
 from proxy.text.error_text import is_client_refused, of_client
@@ -271,6 +271,37 @@ class Server:
         return self.monitor.totals.by_broker((link.node_id, link.core.tally) for link in self.links)
 
     def status(self) -> Status:
+        monitor, options, brokers = self.monitor, self.process.options, self.brokers
+        lacking = (link.core.status().lacks_slot for link in self.links)
+        return Status(
+            at=monotonic(),
+            config=options.config,
+            listen=brokers.listen,
+            bootstrap=monitor.reach.bootstrap,
+            brokers=brokers.known,
+            unreachable_brokers=monitor.reach.unreachable_brokers,
+            unanswered=monitor.hung_brokers.unanswered,
+            bootstrap_answered=monitor.reach.answered,
+            draining=monitor.draining,
+            problems=self._problems(),
+            slots_used=self.sessions.used,
+            slots_lacking=not self.sessions.left and any(lacking),
+            connections=self.clients,
+            buffered_bytes=self.budget.total,
+            over=self.budget.over,
+            capture_stopped=bool(self.tap.stopped),
+            reloaded_at=options.reloaded_at,
+            reload_failures=options.reload_failures,
+            needs_restart=list(options.needs_restart),
+            certificates={
+                option: each.valid_until.timestamp()
+                for option, each in monitor.certificates.items()
+                if each is not None and each.valid_until is not None
+            },
+            broker_certificates=self.upstream.certificates.copy(),
+        )
+
+    def _problems(self) -> list[str]:
         contexts = (self.upstream.tls.reloading, *self.client_tls.reloading.values())
         problems = [*self.upstream.problems(), *self.brokers.problems, *self.process.options.problems()]
         problems += [self.monitor.descriptors.problem] if self.monitor.descriptors.problem else []
@@ -279,17 +310,44 @@ class Server:
         problems += self.features.problems()
         if self.tap.stopped:
             problems.append(f"the capture has stopped: {self.tap.stopped}; restart to capture again")
-        used, connections = self.sessions.used, self.clients
-        status = self.monitor.status(problems, slots_used=used, connections=connections)
-        lacking = (link.core.status().lacks_slot for link in self.links)
-        status.slots_lacking = not self.sessions.left and any(lacking)
-        status.buffered_bytes, status.over = self.budget.total, self.budget.over
-        status.capture_stopped = bool(self.tap.stopped)
-        status.broker_certificates = self.upstream.certificates.copy()
-        return status
+        return problems
 
-    def counts(self) -> Counts:
-        """Return all counts of this process, and the figures of its open connections."""
+    def account(self) -> Account:
+        """Return the status, all counts of this process, and the figures of its open connections."""
+        totals, tallies = self.monitor.totals, self.tallies()
+        links, paused = self._open_links()
+        return Account(
+            status=self.status(),
+            process=ProcessFigures(
+                pid=os.getpid(),
+                cpu_seconds=process_time(),
+                resident_bytes=resident_bytes(),
+                open_fds=open_fds(),
+            ),
+            uptime_seconds=monotonic() - self.monitor.started_at,
+            history=totals.history,
+            saved_bytes=totals.saved(tallies),
+            response_seconds=totals.all_response_seconds(),
+            tallies=tallies,
+            measured=totals.all_measured(),
+            loop_lag=totals.loop_lag,
+            accepted=self.accepted,
+            turned_away=self.turned_away,
+            faults=self.faults,
+            connect_failures=self.monitor.reach.failures,
+            tls_failures=Counter(client=self.tls_failures, broker=self.upstream.tls_failures),
+            authentication_failures=Counter(
+                client=self.authentication_failures, broker=self.upstream.certificates_refused
+            ),
+            leaders_updated=self._leaders.updated,
+            recent_events=self.process.events,
+            links=links,
+            paused=paused,
+            features=self.features.counted(self.links),
+        )
+
+    def _open_links(self) -> tuple[dict[NodeId, WithBroker], Counter[tuple[str, str]]]:
+        # By broker, and how many links are not read, by side and reason.
         now = monotonic()
         by_broker: dict[NodeId, WithBroker] = {}
         paused = Counter(
@@ -310,34 +368,7 @@ class Server:
             paused["client", "broker_full"] += link.client.holds & PEER_FULL != 0
             paused["broker", "client_full"] += link.broker.holds & PEER_FULL != 0
             paused["broker", "budget"] += link.broker.holds & BUDGET != 0
-        process = ProcessFigures(
-            pid=os.getpid(),
-            cpu_seconds=process_time(),
-            resident_bytes=resident_bytes(),
-            open_fds=open_fds(),
-        )
-        return Counts(
-            tallies=self.tallies(),
-            measured=self.monitor.totals.all_measured(),
-            loop_lag=self.monitor.totals.loop_lag,
-            accepted=self.accepted,
-            turned_away=self.turned_away,
-            faults=self.faults,
-            connect_failures=self.monitor.reach.failures,
-            tls_failures=Counter(client=self.tls_failures, broker=self.upstream.tls_failures),
-            authentication_failures=Counter(
-                client=self.authentication_failures, broker=self.upstream.certificates_refused
-            ),
-            leaders_updated=self._leaders.updated,
-            recent_events=self.process.events,
-            links=by_broker,
-            paused=paused,
-            process=process,
-            features=self.features.counted(self.links),
-        )
-
-    def account(self) -> Account:
-        return self.monitor.account(self.status(), self.counts())
+        return by_broker, paused
 
     # -- reload, drain, close ------------------------------------------------------------------------------
 

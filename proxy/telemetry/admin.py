@@ -243,7 +243,7 @@ class AdminEndpoint:
 
     async def _of_feature(self, reports: Reports[Any, Any], _query: str) -> Response:
         assert reports.page is not None  # noqa: S101 - a feature with a path has a page
-        found = self._gateway.account().counts.of(reports.kind)
+        found = self._gateway.account().of(reports.kind)
         if found is None:
             return HTTPStatus.NOT_FOUND, "text/plain", f"{reports.page.absent}\n".encode()
         return _json(HTTPStatus.OK, reports.page.document(found))

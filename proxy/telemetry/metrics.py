@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from math import inf
-from typing import Final
+from typing import Final, TypeAlias
 
 from proxy.core.events import FetchKind, Refusal, SideTally, Tally, saved_bytes
 from proxy.core.histograms import Measured
@@ -50,12 +50,11 @@ class SharedValues:
         self.account = account
         self.status = account.status
         self.config = account.status.config
-        self.counts = account.counts
-        self.links = account.counts.links.values()
+        self.links = account.links.values()
 
     @cached_property
     def total(self) -> Tally:
-        return self.counts.total()
+        return self.account.total()
 
     @cached_property
     def sides(self) -> tuple[tuple[str, SideTally], ...]:
@@ -63,7 +62,7 @@ class SharedValues:
 
     @cached_property
     def measured(self) -> Measured:
-        return self.counts.all_measured()
+        return self.account.all_measured()
 
     @cached_property
     def health(self) -> Health:
@@ -72,7 +71,7 @@ class SharedValues:
     @cached_property
     def ids(self) -> list[int]:
         """The ids of all brokers that are known now, or for which there were connections."""
-        return sorted(id_ for id_ in {*self.counts.tallies, *self.status.brokers} if id_ is not None)
+        return sorted(id_ for id_ in {*self.account.tallies, *self.status.brokers} if id_ is not None)
 
     @cached_property
     def names(self) -> dict[NodeId, str]:
@@ -86,14 +85,14 @@ class SharedValues:
         """By label value."""
         together = {name: Tally() for name in self.names.values()}
         for id_ in (*self.ids, None):
-            together.setdefault(self.name(id_), Tally()).add(self.counts.tallies.get(id_, Tally()))
+            together.setdefault(self.name(id_), Tally()).add(self.account.tallies.get(id_, Tally()))
         return together
 
     @cached_property
     def with_broker(self) -> dict[str, WithBroker]:
         """By label value."""
         together = {name: WithBroker() for name in self.names.values()}
-        for id_, links in self.counts.links.items():
+        for id_, links in self.account.links.items():
             together.setdefault(self.name(id_), WithBroker()).add(links)
         return together
 
@@ -130,46 +129,47 @@ class SharedValues:
         return one_label(bounded(Counter({str(int(code)): count for code, count in counted.items()})))
 
 
-def _of_sides(name: str) -> Callable[[SharedValues], Labelled]:
-    return lambda it: [((side,), getattr(tally, name)) for side, tally in it.sides]
+_Read: TypeAlias = Callable[[SharedValues], float | Labelled]
+_SIDE, _BROKER = ("side",), ("broker",)
 
 
-def _of_tallies(read: Callable[[Tally], float]) -> Callable[[SharedValues], Labelled]:
+def _counter(name: str, text: str, read: _Read, labels: tuple[str, ...] = ()) -> Figure[SharedValues]:
+    return Figure(COUNTER, name, text, read, labels)
+
+
+def _gauge(name: str, text: str, read: _Read, labels: tuple[str, ...] = ()) -> Figure[SharedValues]:
+    return Figure(GAUGE, name, text, read, labels)
+
+
+def _of_sides(name: str, text: str) -> Figure[SharedValues]:
+    # The metric has the name of the field.
+    return _counter(
+        name, text, lambda it: [((side,), getattr(tally, name)) for side, tally in it.sides], _SIDE
+    )
+
+
+def _of_links(name: str, text: str, read: Callable[[WithBroker], float]) -> Figure[SharedValues]:
+    def of_each(it: SharedValues) -> Labelled:
+        return one_label({name: read(links) for name, links in it.with_broker.items()})
+
+    return _gauge(name, text, of_each, _BROKER)
+
+
+def _of_tallies(read: Callable[[Tally], float]) -> _Read:
     return lambda it: one_label({name: read(tally) for name, tally in it.tallies.items()})
 
 
-def _of_links(read: Callable[[WithBroker], float]) -> Callable[[SharedValues], Labelled]:
-    return lambda it: one_label({name: read(links) for name, links in it.with_broker.items()})
+def _of_reason(name: str, text: str, read: _Read) -> Figure[SharedValues]:
+    return _counter(name, text, read, ("reason",))
 
-
-_SIDE, _BROKER, _REASON = ("side",), ("broker",), ("reason",)
 
 FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
-    Figure(GAUGE, "build_info", "The version of fetchgate.", lambda _: [((VERSION,), 1)], ("version",)),
+    _gauge("build_info", "The version of fetchgate.", lambda _: [((VERSION,), 1)], ("version",)),
     # traffic
-    Figure(
-        COUNTER,
-        "fetch_request_bytes",
-        "Bytes of fetch requests, whole frames.",
-        _of_sides("fetch_request_bytes"),
-        _SIDE,
-    ),
-    Figure(
-        COUNTER,
-        "fetch_response_bytes",
-        "Bytes of fetch responses, whole frames.",
-        _of_sides("fetch_response_bytes"),
-        _SIDE,
-    ),
-    Figure(
-        COUNTER,
-        "fetch_record_bytes",
-        "Bytes of records in fetch responses.",
-        _of_sides("fetch_record_bytes"),
-        _SIDE,
-    ),
-    Figure(
-        COUNTER,
+    _of_sides("fetch_request_bytes", "Bytes of fetch requests, whole frames."),
+    _of_sides("fetch_response_bytes", "Bytes of fetch responses, whole frames."),
+    _of_sides("fetch_record_bytes", "Bytes of records in fetch responses."),
+    _counter(
         "bytes",
         "All bytes; in: received from that side, out: sent to it.",
         lambda it: [
@@ -177,14 +177,12 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
         ],
         ("side", "direction"),
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "probe_bytes",
         "Bytes of the gateway's own requests, without fetches, and of their responses.",
         lambda it: it.total.probe_bytes,
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "fetches",
         "Fetch requests.",
         lambda it: [
@@ -192,8 +190,7 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
         ],
         ("side", "kind"),
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "fetch_partitions",
         "Partition entries in fetch requests and responses.",
         lambda it: [
@@ -207,242 +204,195 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
         ("side", "direction"),
     ),
     # what happened, by reason
-    Figure(
-        COUNTER,
+    _counter(
         "fetch_session_errors",
         "Top-level errors of session fetches, hidden from clients.",
         lambda it: it.session_errors,
         ("code",),
     ),
-    Figure(
-        COUNTER,
+    _of_reason(
         "sessions_lost",
         "Sessions that a broker lost without an error, hidden from clients, by reason.",
         lambda it: named(it.total.sessions_lost, Loss),
-        _REASON,
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "session_checks",
         "Full fetches that checked whether a session is complete.",
         lambda it: it.total.session_checks,
     ),
-    Figure(
-        COUNTER,
+    _of_reason(
         "passthrough",
         "Fetches and connections forwarded unchanged, by reason.",
         lambda it: one_label(bounded(it.total.passthrough)),
-        _REASON,
     ),
-    Figure(
-        COUNTER,
+    _of_reason(
         "refused",
         "Connections closed because addresses in a response could not be rewritten, by reason.",
         lambda it: named(it.total.refused, Refusal),
-        _REASON,
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "leaders_followed",
         "Partitions whose request was retried at their leader, with success.",
         lambda it: named(it.total.leaders_followed, ("fetch", "offsets")),
         ("request",),
     ),
-    Figure(
-        COUNTER,
+    _of_reason(
         "leaders_not_followed",
         "Partitions whose client got the error after a leader moved, by reason.",
         lambda it: one_label(bounded(it.total.leaders_not_followed)),
-        _REASON,
     ),
     # connections
-    Figure(
-        GAUGE,
+    _gauge(
         "connections",
         "Open connections.",
         lambda it: both(sum(each.connections for each in it.links), sum(each.reached for each in it.links)),
         _SIDE,
     ),
-    Figure(COUNTER, "connections_accepted", "Client connections accepted.", lambda it: it.counts.accepted),
-    Figure(
-        COUNTER,
+    _counter("connections_accepted", "Client connections accepted.", lambda it: it.account.accepted),
+    _of_reason(
         "connections_turned_away",
         "Client connections closed by the gateway: at a limit, draining, no request, idle, not reading.",
-        lambda it: one_label(it.counts.turned_away),
-        _REASON,
+        lambda it: one_label(it.account.turned_away),
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "faults",
         "Connections closed because of a peer's fault.",
-        lambda it: one_label(it.counts.faults),
+        lambda it: one_label(it.account.faults),
         _SIDE,
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "tls_failures",
         "TLS handshakes that failed.",
-        lambda it: named(it.counts.tls_failures, _SIDES),
+        lambda it: named(it.account.tls_failures, _SIDES),
         _SIDE,
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "authentication_failures",
         "client: SASL authentications refused by a broker; broker: refused certificates, ours or a broker's.",
-        lambda it: named(it.counts.authentication_failures, _SIDES),
+        lambda it: named(it.account.authentication_failures, _SIDES),
         _SIDE,
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "leaders_updated",
         "Partitions in Metadata responses whose leader was brought up to date.",
-        lambda it: it.counts.leaders_updated,
+        lambda it: it.account.leaders_updated,
     ),
-    Figure(
-        GAUGE,
+    _gauge(
         "paused_connections",
         "Connections whose data from this side is not read at the moment.",
-        lambda it: it.counts.paused.items(),
+        lambda it: it.account.paused.items(),
         ("side", "reason"),
     ),
     # sessions
-    Figure(
-        GAUGE,
+    _gauge(
         "fetch_sessions",
         "Fetch sessions of the gateway.",
         lambda it: [(("broker",), sum(each.sessions for each in it.links))],
         _SIDE,
     ),
-    Figure(
-        GAUGE,
+    _gauge(
         "fetch_session_partitions",
         "Partitions in these sessions.",
         lambda it: [(("broker",), sum(each.session_partitions for each in it.links))],
         _SIDE,
     ),
     # health
-    Figure(GAUGE, "ready", "1 if clients can be served.", lambda it: int(it.health.ready)),
-    Figure(
-        GAUGE,
+    _gauge("ready", "1 if clients can be served.", lambda it: it.health.ready),
+    _gauge(
         "state",
         "1 for the current state, 0 for the others.",
-        lambda it: [((state,), int(state == it.health.state)) for state in STATES],
+        lambda it: one_label({state: state == it.health.state for state in STATES}),
         ("state",),
     ),
     # limits, and how much of each is used
-    Figure(GAUGE, "sessions_enabled", "1 if --sessions is on.", lambda it: int(it.config.sessions)),
-    Figure(
-        GAUGE,
+    _gauge("sessions_enabled", "1 if --sessions is on.", lambda it: it.config.sessions),
+    _gauge(
         "session_slots_held",
         "Session slots at brokers that are used or requested.",
         lambda it: it.status.slots_used,
     ),
-    Figure(
-        GAUGE,
+    _of_links(
         "session_slots",
         "Session slots of the broker that the gateway's sessions use.",
-        _of_links(lambda links: links.sessions),
-        _BROKER,
+        lambda links: links.sessions,
     ),
-    Figure(GAUGE, "session_slots_limit", "--max-sessions.", lambda it: it.config.max_sessions),
-    Figure(
-        GAUGE,
+    _gauge("session_slots_limit", "--max-sessions.", lambda it: it.config.max_sessions),
+    _gauge(
         "inflight_bytes",
         "Bytes of responses in memory: incomplete, or not read by their clients.",
         lambda it: it.status.buffered_bytes,
     ),
-    Figure(GAUGE, "inflight_limit_bytes", "--max-inflight-bytes.", lambda it: it.config.max_inflight_bytes),
-    Figure(GAUGE, "connections_limit", "--max-connections.", lambda it: it.config.max_connections),
-    Figure(
-        GAUGE,
+    _gauge("inflight_limit_bytes", "--max-inflight-bytes.", lambda it: it.config.max_inflight_bytes),
+    _gauge("connections_limit", "--max-connections.", lambda it: it.config.max_connections),
+    _gauge(
         "last_reload_success_timestamp_seconds",
         "When the options were last read without a mistake, at the start or later.",
         lambda it: it.status.reloaded_at,
     ),
-    Figure(
-        GAUGE,
+    _gauge(
         "options_need_restart",
         "Changed options that need a restart.",
         lambda it: len(it.status.needs_restart),
     ),
-    Figure(
-        GAUGE,
+    _gauge(
         "capture_stopped",
         "1 once --capture has stopped because of an error.",
-        lambda it: int(it.status.capture_stopped),
+        lambda it: it.status.capture_stopped,
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "reload_failures",
         "Failed reloads of the options: an option was wrong.",
         lambda it: it.status.reload_failures,
     ),
     # brokers
-    Figure(
-        GAUGE,
-        "broker_connections",
-        "Open connections to the broker.",
-        _of_links(lambda links: links.reached),
-        _BROKER,
-    ),
-    Figure(
-        GAUGE,
+    _of_links("broker_connections", "Open connections to the broker.", lambda links: links.reached),
+    _gauge(
         "broker_unreachable",
         "1 if the last attempt to connect failed and is less than three minutes old.",
         lambda it: it.unreachable,
         _BROKER,
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "broker_connect_failures",
         "Failed attempts to reach the broker.",
-        lambda it: it.by_name(it.counts.connect_failures.items()),
+        lambda it: it.by_name(it.account.connect_failures.items()),
         _BROKER,
     ),
-    Figure(
-        GAUGE,
+    _of_links(
         "broker_outstanding_requests",
         "Requests that the broker has not answered.",
-        _of_links(lambda links: links.outstanding),
-        _BROKER,
+        lambda links: links.outstanding,
     ),
-    Figure(
-        GAUGE,
+    _of_links(
         "broker_oldest_request_seconds",
         "How late the oldest unanswered request is: time beyond the longest wait it allows; 0: none is late.",
-        _of_links(lambda links: links.oldest_seconds),
-        _BROKER,
+        lambda links: links.oldest_seconds,
     ),
-    Figure(
-        GAUGE,
+    _gauge(
         "certificate_expiry_timestamp_seconds",
         "When a certificate expires: our own, by option, or a broker's, as it was last seen.",
         lambda it: it.certificates,
         ("certificate", "broker"),
     ),
-    Figure(
-        GAUGE,
+    _gauge(
         "broker_saved_bytes",
         "Deprecated, the next release removes it: use fetchgate_broker_saved_bytes_total.",
         _of_tallies(saved_bytes),
         _BROKER,
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "broker_saved_bytes",
         "Bytes saved: the client's side minus the broker's side, probes included.",
         lambda it: it.by_name(it.account.saved_bytes.items()),
         _BROKER,
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "broker_session_refusals",
         "Requests for a session that the broker refused.",
         _of_tallies(lambda tally: tally.refusals),
         _BROKER,
     ),
-    Figure(
-        COUNTER,
+    _counter(
         "broker_session_evictions",
         "Sessions that the broker evicted (error 70).",
         _of_tallies(lambda tally: tally.session_errors[ErrorCode.FETCH_SESSION_ID_NOT_FOUND]),
@@ -453,45 +403,37 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
         HISTOGRAM,
         "added_seconds",
         "Time the gateway adds, from bytes read to the resulting bytes written; repeat: a resent fetch.",
-        lambda it: [
-            (("request",), it.measured.added_request),
-            (("response",), it.measured.added_response),
-            (("repeat",), it.measured.added_repeat),
-        ],
+        lambda it: one_label(
+            {part: getattr(it.measured, f"added_{part}") for part in ("request", "response", "repeat")}
+        ),
         ("part",),
     ),
     Figure(
         HISTOGRAM,
         "broker_seconds",
         "Time from a request's last byte to its response's first byte; includes a fetch's max_wait_ms.",
-        lambda it: [(("fetch",), it.measured.broker_fetch), (("other",), it.measured.broker_other)],
+        lambda it: one_label({"fetch": it.measured.broker_fetch, "other": it.measured.broker_other}),
         ("api",),
     ),
     Figure(
         HISTOGRAM,
         "fetch_answer_bytes",
         "Size of fetch responses, whole frames.",
-        lambda it: [
-            (("client",), it.measured.response_bytes_client),
-            (("broker",), it.measured.response_bytes_broker),
-        ],
+        lambda it: both(it.measured.response_bytes_client, it.measured.response_bytes_broker),
         _SIDE,
     ),
     Figure(
         HISTOGRAM,
         "fetch_request_partitions",
         "Partitions that a fetch request lists.",
-        lambda it: [
-            (("client",), it.measured.partitions_client),
-            (("broker",), it.measured.partitions_broker),
-        ],
+        lambda it: both(it.measured.partitions_client, it.measured.partitions_broker),
         _SIDE,
     ),
     Figure(
         HISTOGRAM,
         "loop_lag_seconds",
         "Delay of the event loop, measured every two seconds.",
-        lambda it: [((), it.counts.loop_lag)],
+        lambda it: it.account.loop_lag,
     ),
 )
 
@@ -499,7 +441,6 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
 def exposition(account: Account) -> bytes:
     """Return all metrics of the gateway, this process and its garbage collector in Prometheus' format."""
     reading = SharedValues(account)
-    figures: tuple[Figure[SharedValues], ...] = FIGURES
-    more = (figure.bound(counted) for each, counted in reading.counts.by_feature() for figure in each.figures)
-    lines = families((figure.bound(reading) for figure in figures), more)
+    more = (figure.bound(counted) for each, counted in account.by_feature() for figure in each.figures)
+    lines = families((figure.bound(reading) for figure in FIGURES), more)
     return "".join((*lines, *of_process(), *of_garbage_collector())).encode()

@@ -71,8 +71,7 @@ async def connections(
 
 def overview(account: Account) -> dict[str, Any]:
     """Return the state of a gateway as a document, without the list of connections."""
-    status, counts, health = account.status, account.counts, account.health
-    config = status.config
+    status, health, config = account.status, account.health, account.status.config
     return {
         "version": VERSION,
         "time": round(time(), 3),
@@ -80,7 +79,7 @@ def overview(account: Account) -> dict[str, Any]:
         "state": health.state,
         "reasons": health.reasons,
         "listen": str(status.listen),
-        "process": asdict(counts.process),
+        "process": asdict(account.process),
         "sessions": {
             "on": config.sessions,
             "off_for": sorted(config.sessions_off_for),
@@ -92,10 +91,10 @@ def overview(account: Account) -> dict[str, Any]:
         "needs_restart": status.needs_restart,
         "inflight_bytes": status.buffered_bytes,
         "max_inflight_bytes": config.max_inflight_bytes,
-        "totals": _tally(counts.total()),
-        "added": _added(counts.all_measured()),
+        "totals": _tally(account.total()),
+        "added": _added(account.all_measured()),
         "recent": _recent(account.history),
-        "events": [_event(event) for event in counts.recent_events],
+        "events": [_event(event) for event in account.recent_events],
         "bootstrap": {
             "addresses": [str(address) for address in status.bootstrap],
             "listener": str(status.listen),
@@ -110,19 +109,19 @@ def overview(account: Account) -> dict[str, Any]:
                 **_problem(status, node_id),
                 **_with_broker(account, node_id),
                 **_of_features(
-                    each.state_of_broker(counted, node_id) for each, counted in counts.by_feature()
+                    each.state_of_broker(counted, node_id) for each, counted in account.by_feature()
                 ),
             }
             for node_id, broker in sorted(status.brokers.items())
         ],
         "connections_open": status.connections,
-        "connections_accepted": counts.accepted,
+        "connections_accepted": account.accepted,
         "connections_max": config.max_connections,
-        "connections_turned_away": counts.turned_away,
+        "connections_turned_away": account.turned_away,
         "config": as_json(config),
-        "leaders_updated": counts.leaders_updated,
+        "leaders_updated": account.leaders_updated,
         **_of_features(
-            reports.state(config.of(each.options), counts.of(reports.kind)) for each, reports in REPORTS
+            reports.state(config.of(each.options), account.of(reports.kind)) for each, reports in REPORTS
         ),
     }
 
@@ -193,8 +192,8 @@ def _problem(status: Status, node_id: NodeId) -> dict[str, Any]:
 
 
 def _with_broker(account: Account, node_id: NodeId) -> dict[str, Any]:
-    links = account.counts.links.get(node_id, WithBroker())
-    tally = account.counts.tallies.get(node_id, Tally())
+    links = account.links.get(node_id, WithBroker())
+    tally = account.tallies.get(node_id, Tally())
     fetch, other = account.response_seconds.get(node_id, (None, None))
     return {
         "connections": links.connections,

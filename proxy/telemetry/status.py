@@ -1,7 +1,7 @@
 """Reports of the gateway about itself, as plain data. Sans-IO.
 
-An `Account` has a `Status` (the present state), `Counts` (since the start) and the recent history. Health,
-metrics and state are made from it.
+An `Account` has a `Status` (the present state), what was counted since the start, and the recent history.
+Health, metrics and state are made from it.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from proxy.adding import Figures
 from proxy.addresses import LOOPED, Address, Broker
 from proxy.command.config import Config
 from proxy.core.events import Tally
-from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
+from proxy.core.histograms import Distribution, Measured
 from proxy.features.declared import FEATURES
 from proxy.features.feature import Feature, Reports
 from proxy.telemetry.history import History, RecentEvents
@@ -258,33 +258,50 @@ class ProcessFigures:
 
 
 @dataclass(slots=True, kw_only=True)
-class Counts:
-    """What the process has counted since its start, and the figures of its open connections."""
+class Account:
+    """Everything that a gateway reports about itself, without the list of connections.
 
+    It has the present status, what was counted since the start, and the figures of the open connections.
+    """
+
+    status: Status
     process: ProcessFigures
-    tallies: dict[NodeId, Tally] = field(default_factory=dict)
+    uptime_seconds: float
+    history: History
+    saved_bytes: dict[NodeId, int]
+    """See `proxy.telemetry.totals.Totals.saved`."""
+    response_seconds: dict[NodeId, tuple[float | None, float | None]]
+    """See `proxy.telemetry.totals.Totals.response_seconds`."""
+    tallies: dict[NodeId, Tally]
     """Of open and closed connections, by broker."""
-    measured: dict[NodeId, Measured] = field(default_factory=dict)
-    loop_lag: Distribution = field(default_factory=lambda: Distribution(ADDED_SECONDS))
-    accepted: int = 0
-    turned_away: Counter[str] = field(default_factory=Counter)
+    measured: dict[NodeId, Measured]
+    loop_lag: Distribution
+    accepted: int
+    turned_away: Counter[str]
     """How many connections the gateway itself has closed, by reason."""
-    faults: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str]
     """How many connections were closed because of a peer's fault, by side."""
-    connect_failures: Counter[NodeId] = field(default_factory=Counter)
+    connect_failures: Counter[NodeId]
     """Failed attempts to connect."""
-    tls_failures: Counter[str] = field(default_factory=Counter)
+    tls_failures: Counter[str]
     """Failed handshakes, by side."""
-    authentication_failures: Counter[str] = field(default_factory=Counter)
+    authentication_failures: Counter[str]
     """By side."""
-    leaders_updated: int = 0
+    leaders_updated: int
     """How often the gateway has put a newer leader of a partition into a Metadata response."""
-    recent_events: RecentEvents = field(default_factory=RecentEvents)
-    links: dict[NodeId, WithBroker] = field(default_factory=dict)
-    paused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    recent_events: RecentEvents
+    links: dict[NodeId, WithBroker]
+    paused: Counter[tuple[str, str]]
     """How many connections are not read at present, by side and reason."""
-    features: Mapping[type, object] = field(default_factory=dict)
+    features: Mapping[type, object]
     """What each feature has counted. See `of`."""
+
+    @property
+    def health(self) -> Health:
+        return health_of(self.status)
+
+    def called(self, node_id: NodeId) -> str:
+        return called(node_id, self.status.brokers, transparent=self.status.config.is_transparent)
 
     def of(self, kind: type[_Kind]) -> _Kind | None:
         """Return what a feature has counted. None if it counts nothing."""
@@ -307,24 +324,3 @@ class Counts:
         for measured in self.measured.values():
             total.add(measured)
         return total
-
-
-@dataclass(slots=True, kw_only=True)
-class Account:
-    """Everything that a gateway reports about itself, without the list of connections."""
-
-    status: Status
-    counts: Counts
-    uptime_seconds: float
-    history: History
-    saved_bytes: dict[NodeId, int]
-    """See `proxy.telemetry.totals.Totals.saved`."""
-    response_seconds: dict[NodeId, tuple[float | None, float | None]]
-    """See `proxy.telemetry.totals.Totals.response_seconds`."""
-
-    @property
-    def health(self) -> Health:
-        return health_of(self.status)
-
-    def called(self, node_id: NodeId) -> str:
-        return called(node_id, self.status.brokers, transparent=self.status.config.is_transparent)

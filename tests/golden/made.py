@@ -14,12 +14,12 @@ from typing import Any, Final
 from proxy.addresses import Address, Broker
 from proxy.command.config import Config, load
 from proxy.core.events import FetchKind, NotFollowed, Refusal, SideTally, Tally
-from proxy.core.histograms import Measured
+from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
 from proxy.features.declared import FEATURES, NAMES
-from proxy.telemetry.history import History
+from proxy.telemetry.history import History, RecentEvents
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import overview
-from proxy.telemetry.status import Account, Counts, ProcessFigures, Status, UnreachableBrokers, WithBroker
+from proxy.telemetry.status import Account, ProcessFigures, Status, UnreachableBrokers, WithBroker
 from proxy.telemetry.totals import BROKER_FETCHES
 from proxy.telemetry.unanswered import Unanswered
 
@@ -129,40 +129,42 @@ def account(*features: str) -> Account:
             oldest_seconds=next(number) / 8,
         )
 
-    counts = Counts(
-        tallies={None: tally(), 1: tally(), 2: tally()},
-        measured={None: _measured(), 1: _measured()},
-        accepted=next(number),
-        turned_away=Counter({"limit": next(number), "idle": next(number)}),
-        faults=Counter(client=next(number), broker=next(number)),
-        connect_failures=Counter({None: next(number), 1: next(number)}),
-        tls_failures=Counter(client=next(number), broker=next(number)),
-        authentication_failures=Counter(client=next(number), broker=next(number)),
-        leaders_updated=next(number),
-        paused=Counter({("client", "core"): next(number), ("broker", "budget"): next(number)}),
-        links={None: with_broker(), 1: with_broker(), 2: with_broker()},
-        process=ProcessFigures(
+    made = [_made(name) for name in features]
+    counts: dict[str, Any] = {
+        "tallies": {None: tally(), 1: tally(), 2: tally()},
+        "measured": {None: _measured(), 1: _measured()},
+        "accepted": next(number),
+        "turned_away": Counter({"limit": next(number), "idle": next(number)}),
+        "faults": Counter(client=next(number), broker=next(number)),
+        "connect_failures": Counter({None: next(number), 1: next(number)}),
+        "tls_failures": Counter(client=next(number), broker=next(number)),
+        "authentication_failures": Counter(client=next(number), broker=next(number)),
+        "leaders_updated": next(number),
+        "paused": Counter({("client", "core"): next(number), ("broker", "budget"): next(number)}),
+        "links": {None: with_broker(), 1: with_broker(), 2: with_broker()},
+        "process": ProcessFigures(
             pid=next(number),
             cpu_seconds=next(number) / 8,
             resident_bytes=next(number),
             open_fds=next(number),
         ),
-    )
-    made = [_made(name) for name in features]
-    counts.features = {type(each.COUNTED): each.COUNTED for each in made if each.COUNTED is not None}
+        "features": {type(each.COUNTED): each.COUNTED for each in made if each.COUNTED is not None},
+        "loop_lag": Distribution(ADDED_SECONDS),
+        "recent_events": RecentEvents(),
+    }
     options = {name: text for each in made for name, text in each.OPTIONS.items()}
-    counts.loop_lag.note([0.002, 0.3])
-    counts.recent_events.note(1000.0, "SessionLost", "broker 1: error 70", warning=True)
+    counts["loop_lag"].note([0.002, 0.3])
+    counts["recent_events"].note(1000.0, "SessionLost", "broker 1: error 70", warning=True)
     history = History()
     for at in range(3):
         history.note(2.0 * at, [at * next(number) for _ in range(BROKER_FETCHES + len(FetchKind))])
     return Account(
         status=_status(number, load(OPTIONS | options, {}, None)),
-        counts=counts,
         uptime_seconds=next(number) / 8,
         history=history,
         saved_bytes={None: next(number), 1: next(number), 2: next(number)},
         response_seconds={None: (0.5, None), 1: (0.25, 0.125)},
+        **counts,
     )
 
 

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from proxy.core.events import SideTally, Tally
 from proxy.session.state import Loss
-from proxy.telemetry.status import Counts
+from proxy.telemetry.status import Account
 from tests.golden.made import account, metrics
 
 NOT_SHOWN: Final = {"produce_bytes": "a feature shows it"}
@@ -30,11 +30,11 @@ def test_each_count_has_a_metric() -> None:
     """CONTRIBUTING, "Add a metric": each field that counts is a row of `FIGURES`, too."""
     usual = metrics(account())
     counted, shown = set(), set()
-    for kind in (Tally, SideTally, Counts):
+    for kind in (Tally, SideTally, Account):
         for name in kind.__slots__:
             changed = account()
-            tally = changed.counts.tallies[1]
-            figures: Any = {Tally: tally, SideTally: tally.broker, Counts: changed.counts}[kind]
+            tally = changed.tallies[1]
+            figures: Any = {Tally: tally, SideTally: tally.broker, Account: changed}[kind]
             if _add_one(figures, name):
                 counted.add(name)
                 if metrics(changed) != usual:

@@ -62,14 +62,14 @@ def test_it_is_late_until_bytes_come(plain: bool) -> None:
             due = link.late_since(monotonic() + LATER)
             assert due is not None
             assert before <= link.responded_at <= due <= monotonic()
-            with_broker = gate.server.counts().links[None]
+            with_broker = gate.server.account().links[None]
             assert with_broker.outstanding == 1
             assert 0 < with_broker.oldest_seconds < monotonic() - before
             cluster.writers[-1].write(response(2, b"\0\0"))
             assert await frame(reader)
             assert not _late(link)
             assert link.responded_at > due
-            assert gate.server.counts().links[None] == WithBroker(connections=1, reached=1)
+            assert gate.server.account().links[None] == WithBroker(connections=1, reached=1)
 
     run(scene(), plain=plain)
 
@@ -111,4 +111,4 @@ async def test_a_broker_that_is_not_connected_owes_nothing() -> None:
         await until(lambda: not gate.server.links)
         assert not _late(link)
         assert link.responded_at > 0, "it is known after the end"
-        assert gate.server.counts().links == {}
+        assert gate.server.account().links == {}

@@ -45,7 +45,7 @@ def test_bytes_pass_both_ways(plain: bool) -> None:
             await until(lambda: not gate.server.links)
             await until(lambda: not broker.open)
             assert core.has_ended
-            assert gate.server.counts().total().client.bytes_in == len(sent)
+            assert gate.server.account().total().client.bytes_in == len(sent)
 
     run(scene(), plain=plain)
 
@@ -391,7 +391,7 @@ async def test_three_hundred_connections_leave_nothing_behind() -> None:
         del streams, reader, writer
         gc.collect()
         await until(lambda: descriptors() <= before)
-        assert gate.server.counts().total().client.bytes_in == 300
+        assert gate.server.account().total().client.bytes_in == 300
 
 
 async def test_a_link_shows_its_state() -> None:

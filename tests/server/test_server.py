@@ -220,9 +220,9 @@ async def test_halves_of_fetches_are_kept_up_to_a_limit_and_pass_beyond_it() -> 
         for _ in range(10):
             _, writer = await stack.enter_async_context(client(gate.listen.port))
             writer.write(half)
-        await until(lambda: gate.server.counts().total().client.bytes_in == 10 * len(half))
+        await until(lambda: gate.server.account().total().client.bytes_in == 10 * len(half))
         assert 0 < gate.server.request_budget.total <= 2_000_000
-        assert gate.server.counts().total().broker.bytes_out >= 6 * len(half)
+        assert gate.server.account().total().broker.bytes_out >= 6 * len(half)
         await stack.aclose()
         await until(lambda: not gate.server.links)
         assert gate.server.request_budget.total == 0

@@ -104,7 +104,7 @@ def test_a_client_without_a_good_certificate_is_refused(
                 with pytest.raises((OSError, EOFError)):
                     await _hello(gate.listen.port, _showing(keys, pair))
                 await until(lambda: gate.server.faults["client"])
-                assert gate.server.counts().authentication_failures == {"client": 1, "broker": 0}
+                assert gate.server.account().authentication_failures == {"client": 1, "broker": 0}
                 assert not gate.server.links
                 assert b"hello" not in broker.received
         (line,) = [line for line in lines if line["event"] == "TLS handshake of a client failed"]

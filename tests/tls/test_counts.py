@@ -34,7 +34,7 @@ async def test_a_handshake_with_a_broker(
         client(gate.listen.port),
     ):
         await until(lambda: gate.server.upstream.tls_failures)
-        counts = gate.server.counts()
+        counts = gate.server.account()
         assert counts.tls_failures == {"client": 0, "broker": 1}
         assert counts.authentication_failures == {"client": 0, "broker": int(refused)}
         assert counts.connect_failures == {None: 1}
@@ -45,8 +45,8 @@ def test_a_broker_that_is_not_there_is_no_failure_of_tls(keys: Keys) -> None:
         async with stub_broker() as broker:
             address = broker.address
         async with gateway(address, WireGateway, **keys.to_broker()) as gate, client(gate.listen.port):
-            await until(lambda: gate.server.counts().connect_failures)
-            assert gate.server.counts().tls_failures == {"client": 0, "broker": 0}
+            await until(lambda: gate.server.account().connect_failures)
+            assert gate.server.account().tls_failures == {"client": 0, "broker": 0}
 
     run(scene())
     assert not is_tls(ConnectionRefusedError(111, "refused"))
@@ -97,7 +97,7 @@ async def test_a_client_whose_credentials_are_refused_is_named() -> None:
         with capture_logs() as lines:
             for code in (58, 58, 58, 7, 33):
                 gate.server.report(LoginRefused(error_code=code, mechanism="PLAIN"), link_of(gate))
-        assert gate.server.counts().authentication_failures == {"client": 5, "broker": 0}
+        assert gate.server.account().authentication_failures == {"client": 5, "broker": 0}
         told = [event.text for event in gate.process.events if event.kind == "login refused"]
         refused = "the bootstrap refused the authentication of t: "
         assert told == [f"{refused}33 UNSUPPORTED_SASL_MECHANISM, mechanism PLAIN"]

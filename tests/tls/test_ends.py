@@ -44,7 +44,7 @@ def test_bytes_pass_both_ways_inside_tls_on_both_sides(keys: Keys, plain: bool) 
                 writer.write(sent)
                 assert await reader.readexactly(len(sent)) == sent
             await until(lambda: not gate.server.links and not broker.open)
-            assert gate.server.counts().total().client.bytes_in == len(sent)
+            assert gate.server.account().total().client.bytes_in == len(sent)
 
     run(scene(), plain=plain)
 

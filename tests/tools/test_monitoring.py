@@ -54,13 +54,13 @@ def series() -> Series:
             gateway(broker.address, cooperative="billing", rack="R1", rack_clients="c") as gate,
         ):
             gate.monitor.totals.closed_tallies.clear()
-            (tally := gate.server.counts().total()).session_errors[70] = 1
+            (tally := gate.server.account().total()).session_errors[70] = 1
             tally.passthrough[Reason.NO_SLOT] = 1
             tally.leaders_not_followed[NotFollowed.BUSY] = 1
             gate.monitor.totals.closed(1, tally)
             await asyncio.sleep(0)
             account = gate.server.account()
-            groups = account.counts.of(Cooperative)
+            groups = account.of(Cooperative)
             assert groups is not None
             groups.tally.refused[44] = 1
             groups.groups[0].members.append(MEMBER)

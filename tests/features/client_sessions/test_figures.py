@@ -10,7 +10,7 @@ async def test_sessions_of_clients_show() -> None:
     async with stub_broker() as broker, gateway(broker.address) as gate:
         running(gate, RunningClientSessions).manager.cache._shards[0].evictions = {False: 7, True: 1}
         account = gate.server.account()
-        figures = account.counts.of(ClientSessionFigures)
+        figures = account.of(ClientSessionFigures)
         assert figures is not None
         figures.sessions, figures.partitions = 3, 50
         text = exposition(account)

@@ -359,7 +359,7 @@ async def test_metrics_and_state_have_the_zones() -> None:
             await ask(gate.listen.port + 1 + node_id)
         await until(lambda: not gate.server.links)
         found = parsed(exposition(gate.account()).decode())
-        total = gate.server.counts().total().broker
+        total = gate.server.account().total().broker
         each = (total.bytes_in + total.bytes_out) // 2
         assert found['bytes_total{what="other",zone="other"}'] == each
         assert found['bytes_total{what="other",zone="same"}'] == each
@@ -401,8 +401,8 @@ async def test_rule_5_a_gateway_whose_rack_no_broker_has_is_ready() -> None:
         await until(lambda: gate.health().state == "ready")
         with capture_logs() as lines:
             await ask(gate.listen.port + 1)
-            await until(lambda: gate.server.counts().of(Zones) and lines)
-            gate.server.counts()
+            await until(lambda: gate.server.account().of(Zones) and lines)
+            gate.server.account()
         assert [line["event"] for line in lines] == ["no broker is in the gateway's rack"]
         assert gate.health().state == "ready"
         assert gate.health().reasons == []
