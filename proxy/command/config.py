@@ -8,6 +8,7 @@ Flags, environment variables, TOML keys and help are made from these declaration
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar, cast
 
@@ -125,6 +126,12 @@ def _advertise(text: str) -> str:
     return text.strip("[]")
 
 
+_file = partial(option, metavar="FILE", parse=_path, default="")
+_switch = partial(option, metavar="on|off", parse=switch)
+_bytes = partial(option, metavar="SIZE", parse=_size)
+_time = partial(option, metavar="TIME", parse=seconds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(Section):
     """The options, already checked. Each field but the last two declares one option of the base."""
@@ -159,9 +166,7 @@ class Config(Section):
         help="the address that clients use as bootstrap.servers; broker N is at this port + 1 + N (see "
         "--broker-ports); at 0.0.0.0 it listens at all addresses of IPv4, at [::] at those of IPv4 and IPv6",
     )
-    reuse_port: bool = option(
-        metavar="on|off",
-        parse=switch,
+    reuse_port: bool = _switch(
         default="off",
         help="let other gateways listen at the same ports (SO_REUSEPORT), to use more cores "
         "(docs/users/fleet.md), or to replace this one without a gap: start the new gateway, wait until it "
@@ -198,27 +203,18 @@ class Config(Section):
         "with --reuse-port or --transparent, and not where clients reach several gateways at one address",
     )
     """None: the ports are by the ids of the brokers."""
-    state: Path | None = option(
-        metavar="FILE",
-        parse=_path,
+    state: Path | None = _file(
         parse_transparent=left_out(None, "no broker has a listener of its own"),
-        default="",
         help="write the known brokers to this file; after a restart the gateway opens their listeners "
         "at once; not with --transparent",
     )
-    tls_cert: Path | None = option(
-        metavar="FILE",
-        parse=_path,
-        default="",
+    tls_cert: Path | None = _file(
         help="use TLS with clients; the file has the gateway's certificate in PEM, followed by those "
         "of intermediate CAs; it is read again when it changes; without this option, clients use "
         "plain text",
     )
     """None if clients connect in plain text."""
-    tls_key: Path | None = option(
-        metavar="FILE",
-        parse=_path,
-        default="",
+    tls_key: Path | None = _file(
         help="the private key of --tls-cert in PEM, without a passphrase; by default it is in the file "
         "of --tls-cert",
         needs="tls_cert",
@@ -235,25 +231,17 @@ class Config(Section):
         needs="tls_cert",
     )
     """By broker id. If brokers share a port, the server name in the client's TLS handshake selects one."""
-    client_ca: Path | None = option(
-        metavar="FILE",
-        parse=_path,
-        default="",
+    client_ca: Path | None = _file(
         help="require a certificate from clients (mTLS), signed by a CA in this file (PEM) and on no CRL in "
         "it; the log and /state show its subject; brokers do not see it",
         needs="tls_cert",
     )
     """None if clients need no certificate."""
-    broker_tls: bool = option(
-        metavar="on|off",
-        parse=switch,
+    broker_tls: bool = _switch(
         default="off",
         help="use TLS with brokers, and refuse a broker whose certificate is not valid",
     )
-    broker_tls_ca: Path | None = option(
-        metavar="FILE",
-        parse=_path,
-        default="",
+    broker_tls_ca: Path | None = _file(
         help="the CA certificates (PEM) for checking brokers' certificates; by default those of the system",
         needs="broker_tls",
     )
@@ -267,24 +255,16 @@ class Config(Section):
         needs="broker_tls",
     )
     """Empty if each certificate has its broker's own host."""
-    broker_tls_cert: Path | None = option(
-        metavar="FILE",
-        parse=_path,
-        default="",
+    broker_tls_cert: Path | None = _file(
         help="a client certificate for brokers that require one (ssl.client.auth), in PEM",
         needs="broker_tls",
     )
-    broker_tls_key: Path | None = option(
-        metavar="FILE",
-        parse=_path,
-        default="",
+    broker_tls_key: Path | None = _file(
         help="the private key of --broker-tls-cert in PEM, without a passphrase; by default it is in "
         "the file of --broker-tls-cert",
         needs="broker_tls_cert",
     )
-    sessions: bool = option(
-        metavar="on|off",
-        parse=switch,
+    sessions: bool = _switch(
         default="on",
         help="turn full fetches into incremental sessions; off: all fetches are forwarded unchanged",
         live=True,
@@ -296,9 +276,7 @@ class Config(Section):
         help="client ids whose fetches are forwarded unchanged",
         live=True,
     )
-    keep_order: bool = option(
-        metavar="on|off",
-        parse=switch,
+    keep_order: bool = _switch(
         default="off",
         help="which partitions come first if a response has no room for all (max_bytes); on: the first ones "
         "in the fetch's list (the gateway sends these fetches without a session); off: in a session, those "
@@ -321,9 +299,7 @@ class Config(Section):
         "immediately",
         live=True,
     )
-    idle_timeout: float = option(
-        metavar="TIME",
-        parse=seconds,
+    idle_timeout: float = _time(
         default="600",
         help="close a connection on which nothing was sent for this time, as a broker does "
         "(connections.max.idle.ms); connections whose client waits for a response, and connections that "
@@ -331,16 +307,12 @@ class Config(Section):
         live=True,
     )
     """In seconds. Here and for `handshake_timeout`, 0 means no limit."""
-    handshake_timeout: float = option(
-        metavar="TIME",
-        parse=seconds,
+    handshake_timeout: float = _time(
         default="60",
         help="close a connection that sent no complete request within this time; 0: never",
         live=True,
     )
-    max_inflight_bytes: int = option(
-        metavar="SIZE",
-        parse=_size,
+    max_inflight_bytes: int = _bytes(
         default="256MiB",
         help="how many bytes of responses may be in memory, for all connections together, also if clients do "
         "not read them; at the limit, the gateway stops reading from brokers, and closes connections of "
@@ -348,16 +320,12 @@ class Config(Section):
         "take a quarter more; above that, fetches are forwarded unchanged",
         live=True,
     )
-    max_request_bytes: int = option(
-        metavar="SIZE",
-        parse=_size,
+    max_request_bytes: int = _bytes(
         default="100MiB",
         help="the largest request that is accepted from a client, like a broker's socket.request.max.bytes",
         live=True,
     )
-    drain_timeout: float = option(
-        metavar="TIME",
-        parse=seconds,
+    drain_timeout: float = _time(
         default="30",
         help="how long the gateway may take after SIGTERM to finish requests in flight and to close its "
         "sessions at the brokers",
@@ -380,28 +348,19 @@ class Config(Section):
         "host of --admin; requests for any other name are refused, since a web page in a browser could send "
         "them (DNS rebinding)",
     )
-    admin_token_file: Path | None = option(
-        metavar="FILE",
-        parse=_path,
-        default="",
+    admin_token_file: Path | None = _file(
         help="a file whose first line is a token; requests to the admin endpoint must have it "
         "(Authorization: Bearer TOKEN), except for /livez and /readyz; the file is read again when it "
         "changes",
         needs="admin",
     )
-    admin_cert: Path | None = option(
-        metavar="FILE",
-        parse=_path,
-        default="",
+    admin_cert: Path | None = _file(
         help="use TLS at the admin endpoint; the file has its certificate in PEM, followed by those of "
         "intermediate CAs; it is read again when it changes",
         needs="admin",
     )
     """None if the endpoint uses plain text."""
-    admin_key: Path | None = option(
-        metavar="FILE",
-        parse=_path,
-        default="",
+    admin_key: Path | None = _file(
         help="the private key of --admin-cert in PEM, without a passphrase; by default it is in the file of "
         "--admin-cert",
         needs="admin_cert",
@@ -429,9 +388,7 @@ class Config(Section):
         help="no: leave out the contents of records, credentials, and everything that the gateway does "
         "not understand; `fetchgate replay measure` gives the same figures for such a capture",
     )
-    capture_file_bytes: int = option(
-        metavar="SIZE",
-        parse=_size,
+    capture_file_bytes: int = _bytes(
         default="64MiB",
         help="the size at which a new capture file begins",
     )

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proxy.addresses import LOOPBACK_OF, Address
-from proxy.telemetry.access import read_token
 from proxy.text.error_text import reason_of, short
 from proxy.text.options import ConfigError
 
@@ -63,12 +62,3 @@ def tls_context(ca: Path | None) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         reason = short(error) if isinstance(error, ssl.SSLError) else reason_of(error)
         raise ConfigError(f"--ca {ca}: give CA certificates in PEM ({reason})") from None
-
-
-def token_of(file: Path | None) -> str:
-    """Return the token in a file. It is empty if there is no file.
-
-    Raises:
-        ConfigError: the file can't be read, or has no valid token.
-    """
-    return read_token("--token-file", file) if file else ""

@@ -1,6 +1,6 @@
 """Draws the page of a client, a connection or a broker. Pure functions."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from rich.text import Text
@@ -8,11 +8,10 @@ from rich.text import Text
 from proxy.dashboard.figures import NOTHING, moment, scaled, share, span, volume
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.rows import ClientFigures
+from proxy.dashboard.screen import BAD, LABEL, line, section
 from proxy.dashboard.snapshot import BrokerFigures, ClientConnection, PastEvent
 from proxy.dashboard.tables import per_second, problem_of
 
-_LABEL: Final = "bold"
-_BAD: Final = "red"
 _NAMES: Final = 16
 
 
@@ -20,7 +19,7 @@ def client(row: ClientFigures, rates: Rates, events: Iterable[PastEvent]) -> lis
     """Draw the page of a client, or of one connection, with the recent events that name it."""
     rate = row.rate
     lines = [
-        _line((f" {row.name or NOTHING} ", "bold reverse"), f"  {row.software or 'software not told'}"),
+        line((f" {row.name or NOTHING} ", "bold reverse"), f"  {row.software or 'software not told'}"),
         *_pairs(
             ("connections", str(len(row.connections))),
             ("now", f"{per_second(rate.fetches)} fetches/s, {volume(rate.client)}/s with the client"),
@@ -41,7 +40,7 @@ def broker(
 ) -> list[Text]:
     """Draw the page of a broker, with those of `clients` that use it and the recent events that name it."""
     lines = [
-        _line(
+        line(
             (f" broker {figures.name} ", "bold reverse"),
             f"  {figures.address}" if figures.address != figures.name else "",
         ),
@@ -61,12 +60,12 @@ def broker(
             ("saved", volume(figures.saved)),
         ),
         Text(),
-        _line((" Clients ", "bold reverse"), "  those with the most bytes"),
+        section(" Clients ", "those with the most bytes"),
     ]
     for one in sorted(clients, key=lambda one: -one.client_bytes):
         if one.broker == figures.name:
             moved = f"{volume(one.client_bytes)}, {volume(one.saved)} saved"
-            lines.append(_line((one.client_id or NOTHING, _LABEL), f"  {one.address}  {moved}"))
+            lines.append(line((one.client_id or NOTHING, LABEL), f"  {one.address}  {moved}"))
     named = [
         event
         for event in events
@@ -92,7 +91,7 @@ def _connection(one: ClientConnection, rates: Rates) -> Iterator[Text]:
     session = f"{scaled(one.partitions)} partitions, next epoch {one.epoch}" if one.epoch else "none"
     zone = f" ({one.zone} zone)" if one.zone else ""
     phase = f"{one.phase or 'open'} for {span(one.age)}"
-    yield _line((one.address, _LABEL), f"  to broker {one.broker}{zone}, {phase}")
+    yield line((one.address, LABEL), f"  to broker {one.broker}{zone}, {phase}")
     yield from _pairs(
         ("session", session),
         ("fetches", f"{scaled(one.fetches)} of v{one.version}" if one.fetches else "none"),
@@ -106,7 +105,7 @@ def _connection(one: ClientConnection, rates: Rates) -> Iterator[Text]:
         ("last event", one.last_event or NOTHING),
     )
     if one.last_error:
-        yield _line(f"  {'last error':<{_NAMES}}", (one.last_error, _BAD))
+        yield line(f"  {'last error':<{_NAMES}}", (one.last_error, BAD))
 
 
 def _counted(counts: Mapping[str, int]) -> str:
@@ -114,19 +113,19 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {scaled(count)}" for name, count in by_count if count) or "none"
 
 
-def _events(events: list[PastEvent]) -> Iterator[Text]:
-    if not events:
-        return
-    yield Text()
-    yield _line((" Events ", "bold reverse"), "  the newest first")
+def _events(events: list[PastEvent]) -> list[Text]:
+    return [Text(), section(" Events ", "the newest first"), *past(events)] if events else []
+
+
+def past(events: Sequence[PastEvent]) -> list[Text]:
+    """Draw a line for each event, the newest first."""
+    lines = []
     for event in reversed(events):
         times = f" ({event.count} times)" if event.count > 1 else ""
-        yield _line(f"{span(event.ago):>12} ago  ", (f"{event.text}{times}", _BAD if event.warning else ""))
+        text = f"{event.text}{times}", BAD if event.warning else ""
+        lines.append(line(f"{span(event.ago):>12} ago  ", text))
+    return lines
 
 
 def _pairs(*pairs: tuple[str, str]) -> Iterator[Text]:
-    return (_line(f"  {name:<{_NAMES}}", text) for name, text in pairs)
-
-
-def _line(*parts: str | tuple[str, str]) -> Text:
-    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+    return (line(f"  {name:<{_NAMES}}", text) for name, text in pairs)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from proxy.dashboard.choice import Listed, Selection
+from proxy.dashboard.choice import Selection
 from proxy.dashboard.reports import READY, Report
 from proxy.dashboard.snapshot import NOW_SECONDS
 
@@ -147,11 +147,6 @@ def chosen(rows: Iterable[GatewayRow], choice: Selection) -> list[GatewayRow]:
     found.sort(key=lambda row: _numbered(row.name))
     found.sort(key=SORTS[choice.sort], reverse=choice.descending)
     return found
-
-
-def listed(rows: Sequence[GatewayRow], *, lines: int, page: int) -> Listed:
-    """Return what keys can move through: the rows, and the lines of the open page."""
-    return Listed(keys=[row.name for row in rows], lines=lines, page=page, sorts=tuple(SORTS))
 
 
 def states(rows: Iterable[GatewayRow]) -> list[tuple[str, int]]:

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.live import Live
 
 from proxy.dashboard.asking import UnreachableError, ask_for_report
-from proxy.dashboard.choice import ERASE, ESCAPE, press
-from proxy.dashboard.fleet import WORST_FIRST, Fleet, GatewayRow, chosen, has_meaning, listed
+from proxy.dashboard.choice import ERASE, ESCAPE, Listed, press
+from proxy.dashboard.fleet import SORTS, WORST_FIRST, Fleet, GatewayRow, chosen, has_meaning
 from proxy.dashboard.fleet_view import frame, height_of_page, page
 from proxy.dashboard.gateways import Gateway, Gateways
 from proxy.dashboard.screen import Size
@@ -156,7 +156,9 @@ class FleetScreen:
         size = size_of(self._live)
         lines = len(page(self._rows, self._choice, size.width))
         per_page = (size.room(keys=True) or 1) if self._choice.paged else height_of_page(size)
-        self._choice = press(self._choice, key, listed(found, lines=lines, page=per_page))
+        names = [row.name for row in found]
+        listed = Listed(keys=names, lines=lines, page=per_page, sorts=tuple(SORTS))
+        self._choice = press(self._choice, key, listed)
         self._open()
 
     def draw(self) -> None:

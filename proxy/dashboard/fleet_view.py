@@ -16,12 +16,15 @@ from proxy.dashboard.screen import (
     STATE_STYLES,
     WARNING,
     Size,
+    cell,
+    cut,
     drawn,
     explained,
     footer,
     line,
     packed,
     section,
+    sorting,
     window,
 )
 
@@ -31,7 +34,7 @@ _WIDE: Final = 100
 """The least width for all columns."""
 _ALWAYS: Final = frozenset({"state", "conns"})
 """The columns that each row has, however long what is wrong is."""
-_LEFT: Final = frozenset({"state"})
+_LEFT: Final = frozenset({"gateway", "state", "what is wrong"})
 _SHORTEST_NAME: Final = 20
 _WRONG: Final = 16
 """The lowest width of the last column, what is wrong."""
@@ -94,7 +97,7 @@ def _screen(
         below = room - _HEAD_LINES + 1 - len(sums)
         fit = max(0, min(len(found), below - _DETAIL_LINES * has_details))
         if has_details:
-            details = _cut(_details(found[place], size.width), below - fit)
+            details = cut(_details(found[place], size.width), below - fit)
     first = max(0, place - fit + 1)
     shown = found[first : first + fit]
     names = max((cell_len(row.name) for row in found), default=0)
@@ -141,11 +144,8 @@ def _sums(rows: Iterable[GatewayRow]) -> list[Text]:
 def _table_title(
     found: Sequence[GatewayRow], choice: Selection, shown: int, size: Size, *, without: int
 ) -> Text:
-    arrow = ("v" if choice.descending else "^") if size.plain else ("▼" if choice.descending else "▲")
     some = f"{shown} of {len(found)}" if shown < len(found) else f"{len(found)}"
-    parts: list[str | tuple[str, str]] = [f"{some}, by {choice.sort} {arrow}"]
-    if choice.filter or choice.typing:
-        parts.append((f"  filter: {choice.filter}{'_' if choice.typing else ''}", LABEL))
+    parts = sorting(some, choice, size)
     if without:
         parts.append(f"  {without} pod{' has' if without == 1 else 's have'} no gateway")
     return section(" Gateways ", *parts)
@@ -167,9 +167,9 @@ def _table_head(columns: dict[str, int], choice: Selection) -> Text:
     head = Text("", no_wrap=True, style=LABEL)
     for name, width in columns.items():
         head.append(" ")
-        text = "" if name == "share" else name
+        text = cell("" if name == "share" else name, width, left=name in _LEFT)
         head.append(
-            _cell(name, text, width).rstrip() if name == "what is wrong" else _cell(name, text, width),
+            text.rstrip() if name == "what is wrong" else text,
             style="underline" if name == choice.sort else "",
         )
     return head
@@ -199,7 +199,7 @@ def _row(row: GatewayRow, columns: dict[str, int], *, marked: bool, whole: bool,
         for name in figures:
             text, style = _figure(row, name, columns[name])
             drawn_row.append(" ")
-            drawn_row.append(_cell(name, text, columns[name]), style=style)
+            drawn_row.append(cell(text, columns[name], left=name in _LEFT), style=style)
         if wrong:
             drawn_row.append(f" {wrong}", style="red")
     if marked:
@@ -236,12 +236,6 @@ def _since(row: GatewayRow) -> str:
     return ", ".join((*row.wrong, *((f"for {span(seconds)}",) if seconds >= 1 else ())))
 
 
-def _cut(lines: list[Text], room: int) -> list[Text]:
-    if len(lines) <= room:
-        return lines
-    return [*lines[: room - 1], line(f"  {len(lines) - room + 1} more lines: Enter")]
-
-
 def _details(row: GatewayRow, width: int) -> list[Text]:
     report = row.report
     about = [] if row.address in {"", row.name} else [row.address]
@@ -262,16 +256,6 @@ def _shortened(name: str, width: int) -> str:
         return name
     end = max(0, min(11, width // 2))
     return f"{name[: width - end - 1]}~{name[len(name) - end :]}"
-
-
-def _cell(name: str, text: str, width: int) -> str:
-    if cell_len(text) > width:
-        return set_cell_size(text, width)
-    return (
-        set_cell_size(text, width)
-        if name in _LEFT or name in {"gateway", "what is wrong"}
-        else text.rjust(width)
-    )
 
 
 def _explained_keys(choice: Selection) -> str:

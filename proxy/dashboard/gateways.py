@@ -11,7 +11,8 @@ from typing import Any, Final
 from proxy.addresses import Address
 from proxy.command.config import asked_admin
 from proxy.dashboard import pods
-from proxy.dashboard.admin_reader import AdminReader, tls_context, token_of
+from proxy.dashboard.admin_reader import AdminReader, tls_context
+from proxy.telemetry.access import read_token
 from proxy.text.error_text import reason_of
 from proxy.text.options import ConfigError
 from proxy.text.printable import brief
@@ -69,7 +70,8 @@ class Gateways:
             example = found[0].address or "HOST:PORT"
             raise ConfigError(f"--ca has no effect alone: give --admin https://{example} as well")
         tls = tls_context(ca) if secured else None
-        token = token_of(options["admin_token_file"])
+        file = options["admin_token_file"]
+        token = read_token("--token-file", file) if file else ""
         members = {
             one.name: Gateway(
                 name=one.name,

@@ -12,6 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from proxy.dashboard.figures import NOTHING, scaled, share
+from proxy.dashboard.screen import LABEL, WARNING, line, section
 from proxy.dashboard.snapshot import SPACE, GroupFigures, LaneFigures, Snapshot
 from proxy.features.declared import WORDS
 
@@ -22,8 +23,6 @@ _CELLS: Final = ("·▒█", ".+#")
 """A cell in which the member has no hash, some, or all. The second text is for ASCII terminals."""
 _STATE, _PARTITION, _SHARE, _LAG = 8, 18, 6, 8
 _WIDE_PARTITION, _HOST = 40, 24
-_LABEL: Final = "bold"
-_WARNING: Final = "bold red"
 
 
 def lines(snapshot: Snapshot, width: int, *, wide: bool, plain: bool) -> list[Text]:
@@ -36,9 +35,9 @@ def lines(snapshot: Snapshot, width: int, *, wide: bool, plain: bool) -> list[Te
     if snapshot.detached:
         title.append(f"{scaled(snapshot.detached)} times detached")
     layout = _Layout(width, wide=wide)
-    drawn = [_line((" Cooperative groups ", "bold reverse"), "  ", ", ".join(title))]
+    drawn = [section(" Cooperative groups ", ", ".join(title))]
     names = layout.row("member", "state", "partition", "keys", "share", "lag", "host")
-    drawn.append(_line((names, _LABEL)))
+    drawn.append(line((names, LABEL)))
     for group in groups:
         drawn += _head(group, width)
         drawn += _lanes(group, layout, plain=plain)
@@ -75,7 +74,7 @@ class _Layout:
 def _head(group: GroupFigures, width: int) -> list[Text]:
     if group.exclusive:
         lines = wrap(f"shares nothing: {_why(group.exclusive)}", width - 2)
-        return [_line((group.name, _LABEL)), *(_line("  ", (line, _WARNING)) for line in lines)]
+        return [line((group.name, LABEL)), *(line("  ", (text, WARNING)) for text in lines)]
     members = len(group.members)
     lags = [lane.lag for member in group.members for lane in member.lanes if lane.lag is not None]
     summary = f"  {members} member{'s' * (members != 1)}"
@@ -86,9 +85,9 @@ def _head(group: GroupFigures, width: int) -> list[Text]:
             else f", lag {scaled(lags[0])}"
         )
     if not group.unowned:
-        return [_line((group.name, _LABEL), summary)]
+        return [line((group.name, LABEL), summary)]
     gaps = "1 range of keys has" if group.unowned == 1 else f"{group.unowned} ranges of keys have"
-    return [_line((group.name, _LABEL), summary, "  ", (f"{gaps} no member", _WARNING))]
+    return [line((group.name, LABEL), summary, "  ", (f"{gaps} no member", WARNING))]
 
 
 def _why(exclusive: str) -> str:
@@ -98,14 +97,14 @@ def _why(exclusive: str) -> str:
 def _lanes(group: GroupFigures, layout: _Layout, *, plain: bool) -> Iterator[Text]:
     for member in sorted(group.members, key=lambda member: (member.client_id, member.host)):
         name, state, host = f" {member.client_id or NOTHING}", member.state, member.host
-        style = _WARNING if state in {"frozen", "away"} else ""
+        style = WARNING if state in {"frozen", "away"} else ""
         if not member.lanes:
-            yield _line((layout.row(name, state, NOTHING, "", "", "", host), style))
+            yield line((layout.row(name, state, NOTHING, "", "", "", host), style))
         for lane in sorted(member.lanes, key=lambda lane: (lane.topic, lane.partition)):
             keys = _picture(lane, layout.picture, plain=plain)
             part = f"{round(100 * _owned(lane, 0, SPACE) / SPACE)} %"
             lag = NOTHING if lane.lag is None else scaled(lane.lag)
-            yield _line((layout.row(name, state, layout.place(lane), keys, part, lag, host), style))
+            yield line((layout.row(name, state, layout.place(lane), keys, part, lag, host), style))
 
 
 def _picture(lane: LaneFigures, cells: int, *, plain: bool) -> str:
@@ -118,7 +117,3 @@ def _picture(lane: LaneFigures, cells: int, *, plain: bool) -> str:
 def _owned(lane: LaneFigures, low: int, high: int) -> int:
     """Return how many hashes from `low` to `high` - 1 belong to the lane."""
     return sum(max(0, min(high, last + 1) - max(low, first)) for first, last in lane.ranges)
-
-
-def _line(*parts: str | tuple[str, str]) -> Text:
-    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")

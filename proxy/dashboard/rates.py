@@ -1,7 +1,7 @@
 """The traffic of each connection in the last few seconds, computed from several snapshots. Sans-IO."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -117,21 +117,16 @@ class Rates:
 def _rate(client: ClientConnection, before: ClientConnection | None, seconds: float) -> TrafficRate:
     seconds = seconds or 1.0
     reasons = Counter(client.reasons)
-    if before is None:
-        fetches, on_client, on_broker = client.fetches, client.client_bytes, client.broker_bytes
-        records, other_zone = client.records, client.records_other_zone
-    else:
-        records = client.records - before.records
-        other_zone = client.records_other_zone - before.records_other_zone
-        fetches = client.fetches - before.fetches
-        on_client = client.client_bytes - before.client_bytes
-        on_broker = client.broker_bytes - before.broker_bytes
-        reasons.subtract(before.reasons)
+    reasons.subtract(before.reasons if before else {})
+
+    def grown(read: Callable[[ClientConnection], int]) -> float:
+        return (read(client) - (read(before) if before else 0)) / seconds
+
     return TrafficRate(
-        fetches=fetches / seconds,
-        client=on_client / seconds,
-        broker=on_broker / seconds,
-        records=records / seconds,
-        other_zone=other_zone / seconds,
+        fetches=grown(lambda it: it.fetches),
+        client=grown(lambda it: it.client_bytes),
+        broker=grown(lambda it: it.broker_bytes),
+        records=grown(lambda it: it.records),
+        other_zone=grown(lambda it: it.records_other_zone),
         reasons={reason: count / seconds for reason, count in reasons.items() if count > 0},
     )

@@ -4,11 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from proxy.dashboard.choice import Selection
+
 WARNING: Final = "bold red"
+BAD: Final = "red"
 LABEL: Final = "bold"
 STATE_STYLES: Final = {"ready": "bold green", "starting": "bold cyan", "draining": "bold magenta"}
 """Other states are a warning."""
@@ -64,6 +68,27 @@ def window(lines: Sequence[Text], first: int, room: int | None) -> Sequence[Text
     if below := len(lines) - first - room:
         shown[-1] = line(f"{below + 1} more lines: arrow down, PgDn")
     return shown
+
+
+def cut(lines: list[Text], room: int) -> list[Text]:
+    """Return the lines that fit. If there are more, the last line says how many, and what shows them."""
+    if len(lines) <= room:
+        return lines
+    return [*lines[: room - 1], line(f"  {len(lines) - room + 1} more lines: Enter")]
+
+
+def cell(text: str, width: int, *, left: bool) -> str:
+    """Return a text as wide as its column, at the left or the right of it."""
+    return set_cell_size(text, width) if left or cell_len(text) > width else text.rjust(width)
+
+
+def sorting(some: str, choice: Selection, size: Size) -> list[str | tuple[str, str]]:
+    """Return how the rows of a table are sorted and filtered, for its title. `some` is how many there are."""
+    arrow = ("v" if choice.descending else "^") if size.plain else ("▼" if choice.descending else "▲")
+    parts: list[str | tuple[str, str]] = [f"{some}, by {choice.sort} {arrow}"]
+    if choice.filter or choice.typing:
+        parts.append((f"  filter: {choice.filter}{'_' if choice.typing else ''}", LABEL))
+    return parts
 
 
 def packed(parts: Iterable[Text], width: int | None) -> list[Text]:

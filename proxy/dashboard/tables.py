@@ -4,7 +4,6 @@ All columns have a fixed width, so each line is drawn alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
@@ -13,12 +12,11 @@ from rich.text import Text
 from proxy.dashboard.figures import NOTHING, fitting, moment, scaled, span, sparkline, volume
 from proxy.dashboard.rates import Rates, TrafficRate
 from proxy.dashboard.rows import ClientFigures
+from proxy.dashboard.screen import BAD, LABEL, WARNING, cell
 from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures
 
 WIDE: Final = 160
 """The least width for all columns of the table of brokers."""
-_LABEL: Final = "bold"
-_BAD: Final = "red"
 _BARS: Final = 24
 _MAX_BARS: Final = 31
 """As many bars as `Rates` has data for."""
@@ -103,7 +101,7 @@ def _add_columns(chosen: dict[str, int], widths: dict[str, int], wanted: Iterabl
 
 def clients_head(columns: dict[str, int], width: int, sort: str) -> Text:
     """Draw the header line of the table of clients."""
-    line = Text(" " + "client".ljust(_rest(width, columns)), no_wrap=True, style=_LABEL)
+    line = Text(" " + "client".ljust(_rest(width, columns)), no_wrap=True, style=LABEL)
     if sort == "client":
         line.stylize("underline", 1, 7)
     for name in columns:
@@ -148,10 +146,10 @@ def _client_cell(row: ClientFigures, name: str, width: int, rates: Rates, *, pla
     if name == "lately":
         return sparkline(rates.saved(row.connections), width, plain=plain), "green"
     if name == "error":
-        return row.error, _BAD
+        return row.error, BAD
     if name in {"saved/s", "saved"}:
         value = rate.saved if name == "saved/s" else row.saved
-        return volume(value), ("green" if value > 0 else _BAD if value < 0 else "")
+        return volume(value), ("green" if value > 0 else BAD if value < 0 else "")
     text = {
         "software": _software(row.software, width) or NOTHING,
         "conns": fitting(len(row.connections), width),
@@ -197,16 +195,8 @@ def broker_key(broker: BrokerFigures) -> str:
     return f"broker {broker.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerColumns:
-    """The column widths of the table of brokers."""
-
-    address: int
-    others: dict[str, int]
-
-
-def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) -> BrokerColumns:
-    """Return the columns of the table of brokers.
+def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) -> dict[str, int]:
+    """Return the columns of the table of brokers after the name, with their widths.
 
     If possible, the column of addresses is as wide as the longest address. The bars get the remaining width.
     """
@@ -220,33 +210,30 @@ def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) ->
     address = min(room, max([len("address"), *(cell_len(broker.address) for broker in found)]))
     if "lately" in others:
         others["lately"] = min(_MAX_BARS, others["lately"] + room - address)
-    return BrokerColumns(address=address, others=others)
+    return {"address": address, **others}
 
 
-def brokers_head(columns: BrokerColumns) -> Text:
+def brokers_head(columns: dict[str, int]) -> Text:
     """Draw the header line of the table of brokers."""
-    line = f" {'broker':<{_BROKER_NAME}} {'address':<{columns.address}}"
-    line += "".join(" " + _cell(name, name, columns.others) for name in columns.others)
-    return Text(line, style=_LABEL, no_wrap=True)
+    names = "".join(" " + _cell(name, name, columns) for name in columns)
+    return Text(f" {'broker':<{_BROKER_NAME}}{names}", style=LABEL, no_wrap=True)
 
 
 def brokers(
-    found: Iterable[BrokerFigures], columns: BrokerColumns, marked: str, rates: Rates, *, plain: bool
+    found: Iterable[BrokerFigures], columns: dict[str, int], marked: str, rates: Rates, *, plain: bool
 ) -> Iterator[Text]:
     """Draw the table rows of brokers. A broker with a problem has it instead of its figures."""
-    room = columns.address
     for broker in found:
         is_marked = broker_key(broker) == marked
         line = Text(">" if is_marked else " ", no_wrap=True, overflow="ellipsis")
         name = NOTHING if broker.name == broker.address else broker.name  # in transparent mode
         line.append(set_cell_size(name, _BROKER_NAME))
-        line.append(" " + set_cell_size(shortened(broker.address, room), room))
+        shown = ["address"] if broker.problem else columns
+        for name in shown:
+            text, style = _broker_cell(broker, name, columns[name], rates, plain=plain)
+            line.append(" " + _cell(name, text, columns), style=style)
         if broker.problem:
-            line.append(f" {problem_of(broker)}", style="bold red")
-        else:
-            for name, size in columns.others.items():
-                text, style = _broker_cell(broker, name, size, rates, plain=plain)
-                line.append(" " + _cell(name, text, columns.others), style=style)
+            line.append(f" {problem_of(broker)}", style=WARNING)
         if is_marked:
             line.stylize("bold")
         yield line
@@ -266,11 +253,12 @@ def _broker_cell(
     if name == "lately":
         return sparkline(rates.saved_by_broker(broker.name), width, plain=plain), "green"
     if name == "due":
-        return fitting(broker.outstanding, width), (_BAD if broker.is_late else "")
+        return fitting(broker.outstanding, width), (BAD if broker.is_late else "")
     counts = {"refused": broker.refusals, "evicted": broker.evictions}
     if name in counts:
-        return fitting(counts[name], width), (_BAD if counts[name] else "")
+        return fitting(counts[name], width), (BAD if counts[name] else "")
     text = {
+        "address": shortened(broker.address, width),
         "conns": fitting(broker.connections, width),
         "sessions": fitting(broker.sessions, width),
         "fetch": moment(broker.fetch_seconds),
@@ -291,10 +279,7 @@ def shortened(address: str, width: int) -> str:
 
 
 def _cell(name: str, text: str, widths: dict[str, int]) -> str:
-    width = widths[name]
-    if cell_len(text) > width:
-        return set_cell_size(text, width)
-    return set_cell_size(text, width) if name in _LEFT else text.rjust(width)
+    return cell(text, widths[name], left=name in _LEFT)
 
 
 def _rest(width: int, columns: dict[str, int]) -> int:

@@ -23,15 +23,17 @@ from proxy.dashboard.screen import (
     STATE_STYLES,
     WARNING,
     Size,
+    cut,
     drawn,
     explained,
     footer,
     line,
     packed,
     section,
+    sorting,
     window,
 )
-from proxy.dashboard.snapshot import PastEvent, Recent, Snapshot
+from proxy.dashboard.snapshot import Recent, Snapshot
 from proxy.dashboard.tables import WIDE, broker_key, per_second
 
 _MAX_REASONS: Final = 2
@@ -165,7 +167,7 @@ def _screen(
         *tables.brokers(
             sick[first_broker : first_broker + fit.brokers], broker_columns, mark, rates, plain=size.plain
         ),
-        *_events(snapshot.events, fit.events),
+        *detail.past(snapshot.events)[: fit.events],
         *_details(snapshot, mark, found, rates, fit.details),
         *(_groups(snapshot, size) if room is None and snapshot.groups else ()),
     ]
@@ -184,12 +186,7 @@ def _details(
     for broker in snapshot.brokers:
         if broker_key(broker) == mark:
             lines = detail.broker(broker, snapshot.clients, ())
-    if not lines:
-        return []
-    shown = [Text(), *lines][:room]
-    if len(lines) + 1 > room:
-        shown[-1] = line(f"  {len(lines) + 2 - room} more lines: Enter")
-    return shown
+    return cut([Text(), *lines], room) if lines else []
 
 
 def _first(place: int, rows: int) -> int:
@@ -254,7 +251,7 @@ def _reasons(snapshot: Snapshot, *, whole: bool) -> list[Text]:
 
 def _bytes(snapshot: Snapshot, size: Size) -> Table:
     recent, client, broker = snapshot.recent, snapshot.client, snapshot.broker
-    table = _table()
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="")
     table.add_column("", width=11)
     for name in ("client side", "broker side", "saved", ""):
         table.add_column(name, justify="right", width=11 if name else 8, header_style=LABEL)
@@ -357,21 +354,14 @@ def _besides(snapshot: Snapshot) -> list[Text]:
 # -- the tables' titles ------------------------------------------------------------------------------------
 
 
-def _table() -> Table:
-    return Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="")
-
-
 def _clients_title(
     snapshot: Snapshot, choice: Selection, found: Sequence[ClientFigures], shown: int, size: Size
 ) -> Text:
-    arrow = ("v" if choice.descending else "^") if size.plain else ("▼" if choice.descending else "▲")
     clients = sum(not row.single for row in found)
     some = f"{shown} of {len(found)} rows" if shown < len(found) else f"{clients}"
     why = Counter(row.why for row in found if row.why and not row.single)
     counts = ", ".join(f"{reason}: {count}" for reason, count in why.most_common())
-    parts: list[str | tuple[str, str]] = [f"{some}, by {choice.sort} {arrow}"]
-    if choice.filter or choice.typing:
-        parts.append((f"  filter: {choice.filter}{'_' if choice.typing else ''}", LABEL))
+    parts = sorting(some, choice, size)
     if (unlisted := snapshot.connections - len(snapshot.clients)) > 0:
         parts.append(f"  {unlisted} connections with the fewest bytes are not listed")
     if counts:
@@ -384,15 +374,6 @@ def _brokers_title(snapshot: Snapshot, shown: int) -> Text:
     return section(
         " Brokers ", f"{more}response time: mean of two minutes, with the wait that a fetch allows"
     )
-
-
-def _events(events: Sequence[PastEvent], rows: int) -> list[Text]:
-    lines = []
-    for event in list(reversed(events))[:rows]:
-        times = f" ({event.count} times)" if event.count > 1 else ""
-        style = "red" if event.warning else ""
-        lines.append(line(f"{span(event.ago):>12} ago  ", (f"{event.text}{times}", style)))
-    return lines
 
 
 # -- the rest ----------------------------------------------------------------------------------------------

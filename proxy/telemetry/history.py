@@ -60,14 +60,14 @@ class History:
 
 @dataclass(slots=True, kw_only=True)
 class RecentEvent:
-    """One event, or several events of the same kind in a short time."""
+    """One event, or several events of the same kind in a short time. `/state` has these fields, too."""
 
     at: float
     """When it last occurred, in seconds since 1970. `text` describes the last occurrence, too."""
     kind: str
     text: str
-    warning: bool
     count: int = 1
+    warning: bool
 
 
 class RecentEvents:
@@ -102,50 +102,32 @@ class Note(Protocol):
 
 def describe(event: Event, client: str, broker: str) -> tuple[str, str, bool] | None:
     """Return an event's kind, its description, and whether it is a warning. None if it is not shown."""
-    if isinstance(event, Noticed):
-        return event.kind, _words(event, client, broker), True
-    kind = _KINDS.get(type(event))
-    return (kind, _words(event, client, broker), kind in _WARNINGS) if kind is not None else None
-
-
-_KINDS: Final[dict[type[Event], str]] = {
-    SessionMade: "session made",
-    SessionRefused: "session refused",
-    SessionLost: "session lost",
-    SessionClosed: "session closed",
-    Passthrough: "passed through",
-    LoginRefused: "login refused",
-    Fault: "fault",
-}
-_WARNINGS: Final = frozenset({"session refused", "session lost", "login refused", "fault"})
-
-
-def _words(event: Event, client: str, broker: str) -> str:
     match event:
-        case ClientNamed():
-            words = f"{client} sent its name"
+        case ClientNamed() | BrokersAwaited():
+            return None
         case SessionMade():
             words = f"{broker} gave {client} a session of {event.partitions:,} partitions"
+            return "session made", words, False
         case SessionRefused():
             words = f"{broker} has no free session slot for {client}; fetches are forwarded unchanged"
+            return "session refused", words, True
         case SessionLost():
-            words = _lost(event, client, broker)
+            return "session lost", _lost(event, client, broker), True
         case SessionClosed():
             words = f"{client}'s session at {broker} was closed: {event.reason}"
+            return "session closed", words, False
         case Passthrough():
-            words = f"{client} is forwarded unchanged: {event.reason}"
-        case BrokersAwaited():
-            words = f"a response to {client} waits until its brokers have listeners"
+            return "passed through", f"{client} is forwarded unchanged: {event.reason}", False
         case Noticed():
-            words = f"{client} {event.text}"
+            return event.kind, f"{client} {event.text}", True
         case LoginRefused():
             words = f"{broker} refused the authentication of {client}: {refusal(event)}"
+            return "login refused", words, True
         case Fault():
             closed = f"the connection of {client} to {broker} was closed"
-            words = f"{closed}, fault of the {event.side}: {event.reason}"
+            return "fault", f"{closed}, fault of the {event.side}: {event.reason}", True
         case _:
             assert_never(event)
-    return words
 
 
 def _lost(event: SessionLost, client: str, broker: str) -> str:

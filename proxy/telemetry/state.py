@@ -15,7 +15,7 @@ from proxy.core.events import FetchKind, Tally, fetch_bytes, saved_bytes
 from proxy.core.histograms import Distribution, Measured
 from proxy.net.link import HOLDS, Link
 from proxy.protocol.api import ErrorCode
-from proxy.telemetry.history import History, RecentEvent
+from proxy.telemetry.history import History
 from proxy.telemetry.status import REPORTS, Account, Status, WithBroker
 from proxy.telemetry.totals import BROKER_BYTES, BROKER_FETCHES, CLIENT_BYTES, CLIENT_FETCHES, NodeId
 from proxy.version import VERSION
@@ -94,7 +94,7 @@ def overview(account: Account) -> dict[str, Any]:
         "totals": _tally(account.total()),
         "added": _added(account.all_measured()),
         "recent": _recent(account.history),
-        "events": [_event(event) for event in account.recent_events],
+        "events": [asdict(event) | {"at": round(event.at, 3)} for event in account.recent_events],
         "bootstrap": {
             "addresses": [str(address) for address in status.bootstrap],
             "listener": str(status.listen),
@@ -128,16 +128,6 @@ def overview(account: Account) -> dict[str, Any]:
 
 def _of_features(fields: Iterable[Mapping[str, object]]) -> dict[str, object]:
     return {name: value for each in fields for name, value in each.items()}
-
-
-def _event(event: RecentEvent) -> dict[str, Any]:
-    return {
-        "at": round(event.at, 3),
-        "kind": event.kind,
-        "text": event.text,
-        "count": event.count,
-        "warning": event.warning,
-    }
 
 
 def _tally(tally: Tally) -> dict[str, Any]:

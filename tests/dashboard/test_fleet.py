@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from proxy.dashboard import fleet_view
-from proxy.dashboard.choice import Selection, press, split_keys
-from proxy.dashboard.fleet import SORTS, WORST_FIRST, Fleet, chosen, has_meaning, listed
+from proxy.dashboard.choice import Listed, Selection, press, split_keys
+from proxy.dashboard.fleet import SORTS, WORST_FIRST, Fleet, chosen, has_meaning
 from proxy.dashboard.reports import Report, of_metrics, of_state, reasons_of
 from proxy.dashboard.snapshot import NotAGatewayError, parse
 from tests.dashboard.drawn import FOLDER
@@ -249,7 +249,7 @@ def test_what_keys_do(keys: str, changed: dict[str, Any]) -> None:
     choice, rows = WORST_FIRST, chosen(mixed(), WORST_FIRST)
     for key in split_keys(keys):
         if has_meaning(key, choice):
-            choice = press(choice, key, listed(rows, lines=0, page=5))
+            choice = press(choice, key, Listed(keys=[row.name for row in rows], page=5, sorts=tuple(SORTS)))
     assert choice == replace(WORST_FIRST, **changed)
 
 

@@ -34,6 +34,10 @@ def client(client_id: str, **more: object) -> ClientConnection:
         "held": 0,
         "last_event": "",
         "last_error": "",
+        "late": 0.0,
+        "zone": "",
+        "records": 0,
+        "records_other_zone": 0,
     }
     return ClientConnection(client_id=client_id, **nothing | more)  # type: ignore[arg-type] # a test's shorthand
 
