@@ -11,7 +11,7 @@ from typing import Any, Final
 from proxy.addresses import Address
 from proxy.command.config import asked_admin
 from proxy.dashboard import pods
-from proxy.dashboard.admin_reader import AdminReader, tls_context
+from proxy.dashboard.asking import AdminReader, tls_context
 from proxy.telemetry.access import read_token
 from proxy.text.error_text import reason_of
 from proxy.text.options import ConfigError

@@ -9,8 +9,7 @@ from time import monotonic
 from rich.console import Console
 from rich.live import Live
 
-from proxy.dashboard.admin_reader import AdminReader
-from proxy.dashboard.asking import UnreachableError, ask
+from proxy.dashboard.asking import AdminReader, UnreachableError, ask
 from proxy.dashboard.choice import Listed, Selection, press
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.screen import Size

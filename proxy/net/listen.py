@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -25,6 +26,7 @@ _FIRST_INHERITED: Final = 3
 """The first file descriptor that systemd passes: SD_LISTEN_FDS_START of sd_listen_fds(3)."""
 _MOST_INHERITED: Final = 65_535
 """The most sockets that are taken from systemd. A larger number is a mistake: no system has so many ports."""
+_ANY_PORT: Final = 9
 _ALL_IPV6, _ALL_IPV4 = "::", "0.0.0.0"  # noqa: S104 - the operator's word
 UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 """The errors for an IP, or an IP version, that this machine does not have. Another IP of the same host name
@@ -75,7 +77,7 @@ class Binding:
                 bound += self._bind_each(_socket_addresses([_ALL_IPV4], port), prepare)
             except OSError as error:
                 if error.errno not in UNUSABLE:  # clients of IPv4 would reach another program
-                    _close(bound)
+                    close_all(bound)
                     raise
         return bound
 
@@ -91,7 +93,7 @@ class Binding:
                 if error.errno not in UNUSABLE:
                     break
         if failure is not None and (not bound or failure.errno not in UNUSABLE):
-            _close(bound)
+            close_all(bound)
             raise failure
         for sock in bound:
             self._made[sock.family, *sock.getsockname()[:2]] = sock
@@ -169,23 +171,30 @@ def check_not_own(ips: Iterable[str], port: int, listeners: Iterable[Address]) -
     own = {listener.host for listener in listeners if listener.port == port}
     if not own:
         return
-    here = {ip for ip in (LOOPBACK_OF.get(ip, ip) for ip in ips) if _is_here(ip)}
+    here = {ip for ip in (LOOPBACK_OF.get(ip, ip) for ip in ips) if is_own(ip)}
     # Only IPv6 has colons; a wildcard stands for its own IP version.
     here |= {"::" if ":" in ip else "0.0.0.0" for ip in here}  # noqa: S104 - compared, not bound
     if not here.isdisjoint(own):
         raise LeadsBackError
 
 
-def _is_here(ip: str) -> bool:
-    # The kernel chooses an IP of this machine as source address, too. No packet is sent. Binding the IP
-    # instead would prove nothing if net.ipv4.ip_nonlocal_bind is set.
+def is_own(ip: str) -> bool:
+    """Return whether an IP belongs to this machine.
+
+    A packet to an own address has that address as its source, too. It proves nothing that a socket can be
+    bound to the address: with the sysctl ``ip_nonlocal_bind``, which load balancers set, this is always so.
+    """
+    address = ip_address(ip.partition("%")[0])
+    if address.is_loopback:
+        return True
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((ip, 9))
+            probe.connect((ip, _ANY_PORT))  # of a datagram socket: nothing is sent
         except OSError:
             return False
-        return probe.getsockname()[0] == ip or ip.startswith("127.")
+        source = probe.getsockname()[0]
+    return ip_address(source.partition("%")[0]) == address
 
 
 def inherited(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
@@ -210,7 +219,8 @@ def _listening(numbers: range) -> Iterator[socket.socket]:
                 sock.detach()
 
 
-def _close(sockets: Iterable[socket.socket]) -> None:
+def close_all(sockets: Iterable[socket.socket]) -> None:
+    """Close sockets."""
     for sock in sockets:
         sock.close()
 

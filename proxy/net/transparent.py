@@ -8,11 +8,10 @@ its own address. Creating such a listener needs CAP_NET_RAW (or CAP_NET_ADMIN). 
 import errno
 import socket
 import struct
-from ipaddress import ip_address
 from typing import Any, Final
 
 from proxy.addresses import MAX_PORT, OTHERS, Address, Broker
-from proxy.net.listen import UNUSABLE, Binding
+from proxy.net.listen import UNUSABLE, Binding, close_all
 from proxy.text.error_text import reason_of
 from proxy.text.options import ConfigError
 
@@ -27,7 +26,6 @@ _COUNTERPARTS: Final = {"127.0.0.1": "::1", "::1": "127.0.0.1", "0.0.0.0": "::"}
 REDIRECT sends a connection to loopback, or to the device's address, in the connection's IP version."""
 _SO_ORIGINAL_DST: Final = 80
 """The socket option, from linux/netfilter_ipv4.h. IP6T_SO_ORIGINAL_DST has the same number."""
-_ANY_PORT: Final = 9
 _IPV6_TRANSPARENT: Final = 75
 _IP_TRANSPARENT: Final = 19
 
@@ -90,10 +88,10 @@ def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]
             sockets += _listen(counterpart, mode, binding)
         except OSError as error:
             if error.errno not in UNUSABLE:  # clients of that IP version would reach another program
-                _close(sockets)
+                close_all(sockets)
                 raise OSError(f"{reason_of(error)} at {counterpart}") from error
         except ConfigError:
-            _close(sockets)
+            close_all(sockets)
             raise
     return sockets
 
@@ -108,11 +106,6 @@ def _listen(address: Address, mode: str, binding: Binding) -> list[socket.socket
             "--transparent tproxy needs CAP_NET_RAW: start the gateway with it, or give systemd's socket"
             " Transparent=yes (see docs/users/deploy/transparent.md), or use redirect"
         ) from None
-
-
-def _close(sockets: list[socket.socket]) -> None:
-    for sock in sockets:
-        sock.close()
 
 
 def _make_transparent(sock: socket.socket) -> None:
@@ -142,24 +135,6 @@ def outbound_socket(address: Address) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-def is_own(host: str) -> bool:
-    """Return whether an IP belongs to this machine.
-
-    A packet to an own address has that address as its source, too. It proves nothing that a socket can be
-    bound to the address: with the sysctl ``ip_nonlocal_bind``, which load balancers set, this is always so.
-    """
-    address = ip_address(host.partition("%")[0])
-    if address.is_loopback:
-        return True
-    with socket.socket(_family(host), socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, _ANY_PORT))  # of a datagram socket: nothing is sent
-        except OSError:
-            return False
-        source = probe.getsockname()[0]
-    return ip_address(source.partition("%")[0]) == address
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -52,7 +52,7 @@ def run(arguments: dict[str, Any]) -> int:
     read = None
     try:
         if arguments["show_config"] or arguments["check"]:
-            config = _load(arguments)
+            config = load_all(arguments, os.environ)
         else:
             config, read = load_first(arguments, os.environ)
     except ConfigError as error:
@@ -75,10 +75,6 @@ def run(arguments: dict[str, Any]) -> int:
             return runner.run(_serve(config, read, arguments))
     except KeyboardInterrupt:
         return 0  # a signal may have come before its handler was set
-
-
-def _load(arguments: dict[str, Any]) -> Config:
-    return load_all(arguments, os.environ)
 
 
 async def _check(config: Config, gateways: int = 0) -> int:
@@ -152,9 +148,8 @@ async def _serve(config: Config, read: Stamp, arguments: dict[str, Any]) -> int:
             limit=files,
             remedy="raise the limit (ulimit -n), or lower --max-connections",
         )
-    options = Reloader(
-        gateway, config, lambda: _load(arguments), OptionsFile.of(arguments["config"], os.environ), read
-    )
+    load = partial(load_all, arguments, os.environ)
+    options = Reloader(gateway, config, load, OptionsFile.of(arguments["config"], os.environ), read)
     gateway.process.spawn(options.watch_file())
     await _until_stopped(gateway, options)
     for endpoint, _ in endpoints.values():

@@ -8,9 +8,10 @@ from proxy.addresses import Address
 from proxy.core.asking.repeat import ANSWER_SECONDS
 from proxy.core.asking.siblings import ClientIdentity, Sibling
 from proxy.core.own import TakeReply
+from proxy.net.exchange import exchange
+from proxy.net.tls import BrokerTls
 from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry
-from proxy.server.upstream import Upstream
 
 MOST: Final = 16
 """The maximum number of these connections at one time."""
@@ -19,10 +20,10 @@ MOST: Final = 16
 class OwnConnections:
     """Opens connections for questions of clients that have no connection to a leader."""
 
-    def __init__(self, process: Process, brokers: BrokerRegistry, upstream: Upstream) -> None:
+    def __init__(self, process: Process, brokers: BrokerRegistry, tls: BrokerTls) -> None:
         self._process = process
         self._brokers = brokers
-        self._upstream = upstream
+        self._tls = tls
         self._open = 0
 
     def connect(self, who: ClientIdentity, node_id: int) -> Sibling | None:
@@ -37,8 +38,11 @@ class OwnConnections:
 
     async def _ask(self, address: Address, frame: bytes, take: TakeReply) -> None:
         response = None
+        secured, own = self._tls.connect_args(address.host), self._brokers.listeners
         try:
-            response = await self._upstream.ask(address, frame, ANSWER_SECONDS, self._brokers.listeners)
+            response = await exchange(
+                address, frame, self._process.resolver, secured, within=ANSWER_SECONDS, listeners=own
+            )
         except (OSError, ValueError, asyncio.IncompleteReadError):  # TimeoutError is an OSError
             pass
         finally:

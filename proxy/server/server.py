@@ -260,7 +260,8 @@ class Server:
         self.features.closed(link)
         self.upstream.closed(link)
         self.monitor.totals.closed(link.node_id, link.core.tally)
-        self._closed_owed.setdefault(link.node_id, Owed()).add(Owed(responded_at=link.responded_at))
+        owed = self._closed_owed.setdefault(link.node_id, Owed())
+        owed.responded_at = max(owed.responded_at, link.responded_at)
         if not self.links:
             self._all_closed.set()
 
@@ -396,7 +397,7 @@ class Server:
         if isinstance(self.brokers, BrokerRegistry):
             from proxy.server.own_connection import OwnConnections  # noqa: PLC0415
 
-            self._siblings.connect = OwnConnections(self.process, self.brokers, self.upstream).connect
+            self._siblings.connect = OwnConnections(self.process, self.brokers, self.upstream.tls).connect
 
     def _apply_limits(self) -> None:
         # Other options are read when they are used.

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import ssl
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from socket import socket
 from time import monotonic
@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from proxy.addresses import BY_NAME, LOOPED, Address
 from proxy.capture.no_tap import CLIENT, NoTap, Tap
-from proxy.net.exchange import exchange
 from proxy.net.link import BrokerProtocol, Link
-from proxy.net.listen import check_not_own
+from proxy.net.listen import check_not_own, is_own
 from proxy.net.resolve import try_each
 from proxy.net.tls import BrokerTls
-from proxy.net.transparent import Destinations, is_own, outbound_socket
+from proxy.net.transparent import Destinations, outbound_socket
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry
@@ -161,22 +160,6 @@ class Upstream:
         check_not_own(ips, address.port, self._brokers.listeners)
         connect = partial(self._open, address, link, port=address.port)
         await try_each(ips, end - self._loop.time(), lambda ip: connect(host=ip))
-
-    async def ask(
-        self, address: Address, frame: bytes, within: float, listeners: Collection[Address]
-    ) -> bytes:
-        """Send a request to a broker on a connection of its own, and return the response.
-
-        `within` is in seconds. `listeners` are the gateway's own, which are not asked.
-
-        Raises:
-            OSError: the broker can't be reached, or there is no response in time.
-            ValueError: the host can't be a host name.
-            asyncio.IncompleteReadError: the broker closed the connection.
-        """
-        secured = self.tls.connect_args(address.host)
-        resolver = self._process.resolver
-        return await exchange(address, frame, resolver, secured, within=within, listeners=listeners)
 
     async def _open(self, address: Address, link: Link, **where: Any) -> None:
         transport, _ = await self._loop.create_connection(

@@ -21,11 +21,6 @@ class Owed:
     responded_at: float = 0.0
     """When the last bytes came from the broker, in seconds."""
 
-    def add(self, other: "Owed") -> None:
-        self.outstanding += other.outstanding
-        self.late_since = _earlier(self.late_since, other.late_since)
-        self.responded_at = max(self.responded_at, other.responded_at)
-
 
 @dataclass(slots=True, kw_only=True)
 class Debt:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from proxy.addresses import Address, BrokerPorts
-from proxy.net.listen import Binding
-from proxy.net.transparent import REDIRECT, TPROXY, is_own, listen, outbound_socket
+from proxy.net.listen import Binding, is_own
+from proxy.net.transparent import REDIRECT, TPROXY, listen, outbound_socket
 from proxy.text.options import ConfigError
 from tests.shell import config
 from tools.kafka.ports import free_ports
@@ -121,7 +121,7 @@ def test_an_address_is_own_or_not() -> None:
 )
 def test_an_address_that_can_be_bound_need_not_be_own(host: str, own: bool) -> None:
     """With ip_nonlocal_bind, which load balancers set, the kernel binds any address."""
-    asks = f"from proxy.net.transparent import is_own; assert is_own({host!r}) is {own}"
+    asks = f"from proxy.net.listen import is_own; assert is_own({host!r}) is {own}"
     script = (
         "echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind && ip link set lo up"
         ' && ip address add 192.0.2.1/32 dev lo && exec $0 -c "$1"'

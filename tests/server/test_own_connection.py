@@ -15,7 +15,7 @@ ASKED = request(2, 7, 5, b"?")
 
 def connections(gate: Gateway) -> OwnConnections:
     assert isinstance(gate.brokers, BrokerRegistry)
-    return OwnConnections(gate.process, gate.brokers, gate.server.upstream)
+    return OwnConnections(gate.process, gate.brokers, gate.server.upstream.tls)
 
 
 async def test_a_question_gets_its_response_and_the_connection_is_closed() -> None:
