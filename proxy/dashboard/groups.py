@@ -73,7 +73,8 @@ class _Layout:
 
 def _head(group: GroupFigures, width: int) -> list[Text]:
     if group.exclusive:
-        lines = wrap(f"shares nothing: {_why(group.exclusive)}", width - 2)
+        why = WORDS.get(group.exclusive, group.exclusive)  # a newer gateway may send other reasons
+        lines = wrap(f"shares nothing: {why}", width - 2)
         return [line((group.name, LABEL)), *(line("  ", (text, WARNING)) for text in lines)]
     members = len(group.members)
     lags = [lane.lag for member in group.members for lane in member.lanes if lane.lag is not None]
@@ -88,10 +89,6 @@ def _head(group: GroupFigures, width: int) -> list[Text]:
         return [line((group.name, LABEL), summary)]
     gaps = "1 range of keys has" if group.unowned == 1 else f"{group.unowned} ranges of keys have"
     return [line((group.name, LABEL), summary, "  ", (f"{gaps} no member", WARNING))]
-
-
-def _why(exclusive: str) -> str:
-    return WORDS.get(exclusive, exclusive)  # a newer gateway may send other reasons
 
 
 def _lanes(group: GroupFigures, layout: _Layout, *, plain: bool) -> Iterator[Text]:

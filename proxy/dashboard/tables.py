@@ -3,8 +3,9 @@
 All columns have a fixed width, so each line is drawn alone.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -20,8 +21,6 @@ WIDE: Final = 160
 _BARS: Final = 24
 _MAX_BARS: Final = 31
 """As many bars as `Rates` has data for."""
-_SHORTEST: Final = {"software": 16, "error": 10, "lately": 10}
-"""The lowest width of each column that may shrink."""
 _ADDRESS: Final = 17
 """The lowest width of brokers' addresses."""
 _NAME: Final = 25
@@ -32,137 +31,31 @@ _MORE_SOFTWARE: Final = 15
 """By how much the column of software may grow for long names, if no other column needs the room."""
 _OF_NAME: Final = 5
 """The column of client names gets at least 1/5 of the screen's width."""
-
-_CLIENT_WIDTHS: Final = {
-    "software": 29,
-    "conns": 5,
-    "v": 2,
-    "parts": 6,
-    "incr": 5,
-    "fetch/s": 7,
-    "bytes/s": 7,
-    "to broker": 9,
-    "other zone": 13,
-    "saved/s": 8,
-    "saved": 8,
-    "lately": _BARS,
-    "why not": 14,
-    "error": 20,
-}
-_NARROW: Final = ("fetch/s", "saved/s", "why not")
-"""The columns that every screen has. With ``--rack``, "other zone" is one of them."""
-_MORE: Final = ("bytes/s", "conns", "parts", "saved", "software", "to broker", "incr", "v")
-"""The columns that are added if there is room, the most important first."""
-_LEFT: Final = frozenset({"software", "lately", "why not", "error", "address"})
-_BROKER_NAME: Final = 9
-_BROKER_WIDTHS: Final = {
-    "conns": 5,
-    "due": 4,
-    "sessions": 8,
-    "refused": 7,
-    "evicted": 7,
-    "fetch": 7,
-    "other": 7,
-    "parts": 8,
-    "saved": 8,
-    "lately": _BARS,
-}
-_NARROW_BROKER: Final = ("conns", "due", "fetch", "sessions", "refused", "evicted", "other")
-_WIDE_BROKER: Final = ("parts", "saved", "lately")
-"""As `_MORE`."""
+_Row = TypeVar("_Row")
 
 
-def client_columns(width: int, *, bars: bool, errors: bool, zones: bool = False) -> dict[str, int]:
-    """Return the table columns after the client name, with their widths. Leave room for long client names.
-
-    `bars` and `errors` say whether there are some to draw, `zones` whether the gateway has a rack.
-    """
-    minimum = max(_NAME_FROM_100 if width >= 100 else _NAME, width // _OF_NAME)
-    narrow = (*_NARROW, "other zone") if zones else _NARROW
-    chosen = {name: _CLIENT_WIDTHS[name] for name in narrow}
-    room = _rest(width, chosen) - minimum
-    more = (*_MORE, *(["error"] if errors else ()), *(["lately"] if bars else ()))
-    room = _add_columns(chosen, _CLIENT_WIDTHS, more, room)
-    if "software" in chosen:
-        chosen["software"] += min(_MORE_SOFTWARE, max(room, 0))
-    return {name: chosen[name] for name in _CLIENT_WIDTHS if name in chosen}
+@dataclass(frozen=True, slots=True)
+class _Column(Generic[_Row]):
+    width: int
+    draw: Callable[[_Row, int], tuple[str, str]] | None
+    """Returns the text for a row and a width, and its style. None draws bars of what was saved lately."""
+    left: bool = False
+    shortest: int = 0
+    """The lowest width. 0 if the column may not shrink."""
 
 
-def _add_columns(chosen: dict[str, int], widths: dict[str, int], wanted: Iterable[str], room: int) -> int:
-    """Add the wanted columns for which there is room, the first ones first. Return the room that is left."""
-    for name in wanted:
-        size = widths[name]
-        fits = min(size, room - 1)
-        if fits >= _SHORTEST.get(name, size):
-            chosen[name] = fits
-            room -= fits + 1
-    return room
+def _plain(
+    width: int, draw: Callable[[_Row, int], str], *, left: bool = False, shortest: int = 0
+) -> _Column[_Row]:
+    return _Column(width, lambda row, size: (draw(row, size), ""), left, shortest)
 
 
-def clients_head(columns: dict[str, int], width: int, sort: str) -> Text:
-    """Draw the header line of the table of clients."""
-    line = Text(" " + "client".ljust(_rest(width, columns)), no_wrap=True, style=LABEL)
-    if sort == "client":
-        line.stylize("underline", 1, 7)
-    for name in columns:
-        line.append(" ")
-        line.append(_cell(name, name, columns), style="underline" if name == sort else "")
-    return line
+def _saved(value: float) -> tuple[str, str]:
+    return volume(value), ("green" if value > 0 else BAD if value < 0 else "")
 
 
-def clients(
-    rows: Sequence[ClientFigures],
-    columns: dict[str, int],
-    marked: str,
-    rates: Rates,
-    width: int,
-    *,
-    plain: bool,
-) -> Iterator[Text]:
-    """Draw the table rows of clients. `marked` is the key of the marked row, or "" if no row is marked."""
-    room = _rest(width, columns)
-    for row in rows:
-        line = Text(">" if row.key == marked else " ", no_wrap=True)
-        line.append(set_cell_size(_name(row), room))
-        for name, size in columns.items():
-            line.append(" ")
-            text, style = _client_cell(row, name, size, rates, plain=plain)
-            line.append(_cell(name, text, columns), style=style)
-        if row.key == marked:
-            line.stylize("bold")
-        yield line
-
-
-def _name(row: ClientFigures) -> str:
-    if not row.single:
-        return row.name or NOTHING
-    client = row.connections[0]
-    at = "" if client.broker == BOOTSTRAP else f" @{client.broker}"
-    return f"  {client.address}{at}"
-
-
-def _client_cell(row: ClientFigures, name: str, width: int, rates: Rates, *, plain: bool) -> tuple[str, str]:
-    rate = row.rate
-    if name == "lately":
-        return sparkline(rates.saved(row.connections), width, plain=plain), "green"
-    if name == "error":
-        return row.error, BAD
-    if name in {"saved/s", "saved"}:
-        value = rate.saved if name == "saved/s" else row.saved
-        return volume(value), ("green" if value > 0 else BAD if value < 0 else "")
-    text = {
-        "software": _software(row.software, width) or NOTHING,
-        "conns": fitting(len(row.connections), width),
-        "v": str(row.version) if row.version >= 0 else NOTHING,
-        "parts": fitting(row.partitions, width) if row.partitions else NOTHING,
-        "incr": f"{int(100 * row.incremental)} %" if row.fetches else NOTHING,
-        "fetch/s": per_second(rate.fetches),
-        "bytes/s": volume(rate.client),
-        "to broker": volume(rate.broker),
-        "other zone": _other_zone(rate),
-        "why not": row.why if len(row.why) <= width else row.why.replace("waits for broker", "waits for"),
-    }
-    return text[name], ""
+def _why_not(row: ClientFigures, width: int) -> str:
+    return row.why if len(row.why) <= width else row.why.replace("waits for broker", "waits for")
 
 
 def _software(text: str, width: int) -> str:
@@ -182,6 +75,132 @@ def _other_zone(rate: TrafficRate) -> str:
     if not rate.records:
         return NOTHING
     return f"{volume(rate.other_zone)} {int(100 * rate.other_zone / rate.records)} %"
+
+
+def _bad_if(bad: object) -> str:
+    return BAD if bad else ""
+
+
+_CLIENT: Final[dict[str, _Column[ClientFigures]]] = {
+    "software": _plain(
+        29, lambda row, width: _software(row.software, width) or NOTHING, left=True, shortest=16
+    ),
+    "conns": _plain(5, lambda row, width: fitting(len(row.connections), width)),
+    "v": _plain(2, lambda row, _: str(row.version) if row.version >= 0 else NOTHING),
+    "parts": _plain(6, lambda row, width: fitting(row.partitions, width) if row.partitions else NOTHING),
+    "incr": _plain(5, lambda row, _: f"{int(100 * row.incremental)} %" if row.fetches else NOTHING),
+    "fetch/s": _plain(7, lambda row, _: per_second(row.rate.fetches)),
+    "bytes/s": _plain(7, lambda row, _: volume(row.rate.client)),
+    "to broker": _plain(9, lambda row, _: volume(row.rate.broker)),
+    "other zone": _plain(13, lambda row, _: _other_zone(row.rate)),
+    "saved/s": _Column(8, lambda row, _: _saved(row.rate.saved)),
+    "saved": _Column(8, lambda row, _: _saved(row.saved)),
+    "lately": _Column(_BARS, None, left=True, shortest=10),
+    "why not": _plain(14, _why_not, left=True),
+    "error": _Column(20, lambda row, _: (row.error, BAD), left=True, shortest=10),
+}
+_NARROW: Final = ("fetch/s", "saved/s", "why not")
+"""The columns that every screen has. With ``--rack``, "other zone" is one of them."""
+_MORE: Final = ("bytes/s", "conns", "parts", "saved", "software", "to broker", "incr", "v")
+"""The columns that are added if there is room, the most important first."""
+_BROKER_NAME: Final = 9
+_BROKER: Final[dict[str, _Column[BrokerFigures]]] = {
+    "address": _plain(0, lambda broker, width: shortened(broker.address, width), left=True),
+    "conns": _plain(5, lambda broker, width: fitting(broker.connections, width)),
+    "due": _Column(4, lambda broker, width: (fitting(broker.outstanding, width), _bad_if(broker.is_late))),
+    "sessions": _plain(8, lambda broker, width: fitting(broker.sessions, width)),
+    "refused": _Column(7, lambda broker, width: (fitting(broker.refusals, width), _bad_if(broker.refusals))),
+    "evicted": _Column(
+        7, lambda broker, width: (fitting(broker.evictions, width), _bad_if(broker.evictions))
+    ),
+    "fetch": _plain(7, lambda broker, _: moment(broker.fetch_seconds)),
+    "other": _plain(7, lambda broker, _: moment(broker.other_seconds)),
+    "parts": _plain(8, lambda broker, width: fitting(broker.partitions, width)),
+    "saved": _plain(8, lambda broker, _: volume(broker.saved)),
+    "lately": _Column(_BARS, None, left=True, shortest=10),
+}
+_NARROW_BROKER: Final = ("conns", "due", "fetch", "sessions", "refused", "evicted", "other")
+_WIDE_BROKER: Final = ("parts", "saved", "lately")
+"""As `_MORE`."""
+
+
+def client_columns(width: int, *, bars: bool, errors: bool, zones: bool = False) -> dict[str, int]:
+    """Return the table columns after the client name, with their widths. Leave room for long client names.
+
+    `bars` and `errors` say whether there are some to draw, `zones` whether the gateway has a rack.
+    """
+    minimum = max(_NAME_FROM_100 if width >= 100 else _NAME, width // _OF_NAME)
+    narrow = (*_NARROW, "other zone") if zones else _NARROW
+    chosen = {name: _CLIENT[name].width for name in narrow}
+    room = _rest(width, chosen) - minimum
+    more = (*_MORE, *(["error"] if errors else ()), *(["lately"] if bars else ()))
+    room = _add_columns(chosen, _CLIENT, more, room)
+    if "software" in chosen:
+        chosen["software"] += min(_MORE_SOFTWARE, max(room, 0))
+    return {name: chosen[name] for name in _CLIENT if name in chosen}
+
+
+def _add_columns(
+    chosen: dict[str, int], columns: Mapping[str, _Column[_Row]], wanted: Iterable[str], room: int
+) -> int:
+    """Add the wanted columns for which there is room, the first ones first. Return the room that is left."""
+    for name in wanted:
+        column = columns[name]
+        fits = min(column.width, room - 1)
+        if fits >= (column.shortest or column.width):
+            chosen[name] = fits
+            room -= fits + 1
+    return room
+
+
+def clients_head(columns: dict[str, int], width: int, sort: str) -> Text:
+    """Draw the header line of the table of clients."""
+    line = Text(" " + "client".ljust(_rest(width, columns)), no_wrap=True, style=LABEL)
+    if sort == "client":
+        line.stylize("underline", 1, 7)
+    for name, size in columns.items():
+        line.append(" ")
+        text = cell(name, size, left=_CLIENT[name].left)
+        line.append(text, style="underline" if name == sort else "")
+    return line
+
+
+def clients(
+    rows: Sequence[ClientFigures],
+    columns: dict[str, int],
+    marked: str,
+    rates: Rates,
+    width: int,
+    *,
+    plain: bool,
+) -> Iterator[Text]:
+    """Draw the table rows of clients. `marked` is the key of the marked row, or "" if no row is marked."""
+    room = _rest(width, columns)
+    for row in rows:
+        line = Text(">" if row.key == marked else " ", no_wrap=True)
+        line.append(set_cell_size(_name(row), room))
+        for name, size in columns.items():
+            bars = rates.saved(row.connections) if name == "lately" else ()
+            _append(line, _CLIENT[name], row, size, bars, plain=plain)
+        if row.key == marked:
+            line.stylize("bold")
+        yield line
+
+
+def _name(row: ClientFigures) -> str:
+    if not row.single:
+        return row.name or NOTHING
+    client = row.connections[0]
+    at = "" if client.broker == BOOTSTRAP else f" @{client.broker}"
+    return f"  {client.address}{at}"
+
+
+def _append(
+    line: Text, column: _Column[_Row], row: _Row, width: int, bars: Sequence[float], *, plain: bool
+) -> None:
+    text, style = column.draw(row, width) if column.draw else (sparkline(bars, width, plain=plain), "green")
+    line.append(" ")
+    line.append(cell(text, width, left=column.left), style=style)
 
 
 def per_second(value: float) -> str:
@@ -204,8 +223,8 @@ def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) ->
     wanted = (*_NARROW_BROKER, *(_WIDE_BROKER if width >= WIDE else ()))
     chosen: dict[str, int] = {}
     room = _rest(after_name, chosen) - _ADDRESS
-    _add_columns(chosen, _BROKER_WIDTHS, (name for name in wanted if bars or name != "lately"), room)
-    others = {name: chosen[name] for name in _BROKER_WIDTHS if name in chosen}
+    _add_columns(chosen, _BROKER, (name for name in wanted if bars or name != "lately"), room)
+    others = {name: chosen[name] for name in _BROKER if name in chosen}
     room = _rest(after_name, others)
     address = min(room, max([len("address"), *(cell_len(broker.address) for broker in found)]))
     if "lately" in others:
@@ -215,7 +234,7 @@ def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) ->
 
 def brokers_head(columns: dict[str, int]) -> Text:
     """Draw the header line of the table of brokers."""
-    names = "".join(" " + _cell(name, name, columns) for name in columns)
+    names = "".join(" " + cell(name, width, left=_BROKER[name].left) for name, width in columns.items())
     return Text(f" {'broker':<{_BROKER_NAME}}{names}", style=LABEL, no_wrap=True)
 
 
@@ -230,8 +249,8 @@ def brokers(
         line.append(set_cell_size(name, _BROKER_NAME))
         shown = ["address"] if broker.problem else columns
         for name in shown:
-            text, style = _broker_cell(broker, name, columns[name], rates, plain=plain)
-            line.append(" " + _cell(name, text, columns), style=style)
+            bars = rates.saved_by_broker(broker.name) if name == "lately" else ()
+            _append(line, _BROKER[name], broker, columns[name], bars, plain=plain)
         if broker.problem:
             line.append(f" {problem_of(broker)}", style=WARNING)
         if is_marked:
@@ -247,28 +266,6 @@ def problem_of(broker: BrokerFigures) -> str:
     return text if has_time else f"{text}, for {span(seconds or 0)}"
 
 
-def _broker_cell(
-    broker: BrokerFigures, name: str, width: int, rates: Rates, *, plain: bool
-) -> tuple[str, str]:
-    if name == "lately":
-        return sparkline(rates.saved_by_broker(broker.name), width, plain=plain), "green"
-    if name == "due":
-        return fitting(broker.outstanding, width), (BAD if broker.is_late else "")
-    counts = {"refused": broker.refusals, "evicted": broker.evictions}
-    if name in counts:
-        return fitting(counts[name], width), (BAD if counts[name] else "")
-    text = {
-        "address": shortened(broker.address, width),
-        "conns": fitting(broker.connections, width),
-        "sessions": fitting(broker.sessions, width),
-        "fetch": moment(broker.fetch_seconds),
-        "other": moment(broker.other_seconds),
-        "parts": fitting(broker.partitions, width),
-        "saved": volume(broker.saved),
-    }
-    return text[name], ""
-
-
 def shortened(address: str, width: int) -> str:
     """Cut an address to `width`. The port of a single address stays complete if there is room for it."""
     if cell_len(address) <= width:
@@ -276,10 +273,6 @@ def shortened(address: str, width: int) -> str:
     host, colon, port = address.rpartition(":")
     room = width - len(port) - 2
     return f"{host[:room]}~{colon}{port}" if room > 0 and "," not in address else f"{address[: width - 1]}~"
-
-
-def _cell(name: str, text: str, widths: dict[str, int]) -> str:
-    return cell(text, widths[name], left=name in _LEFT)
 
 
 def _rest(width: int, columns: dict[str, int]) -> int:

@@ -39,6 +39,7 @@ _SHORT_NAMES: Final = {
 """The short names of certificate attributes (RFC 2253, section 2.3)."""
 _ESCAPED: Final = re.compile(r'[,+"\\<>;]|^[ #]| $')
 """The characters to escape by RFC 2253, 2.4."""
+_ESCAPE: Final = r"\\\g<0>"
 
 Stamp = tuple[int, int, int] | None
 
@@ -224,14 +225,10 @@ def subject_of(transport: Any) -> str:
     """
     certificate = transport.get_extra_info("peercert") or {}
     parts = [
-        "+".join(f"{_SHORT_NAMES.get(name, name)}={_ESCAPED.sub(_escape, value)}" for name, value in part)
+        "+".join(f"{_SHORT_NAMES.get(name, name)}={_ESCAPED.sub(_ESCAPE, value)}" for name, value in part)
         for part in reversed(certificate.get("subject", ()))
     ]
     return "".join(each if each.isprintable() else "?" for each in ",".join(parts))[:MAX_SUBJECT]
-
-
-def _escape(found: re.Match[str]) -> str:
-    return f"\\{found[0]}"
 
 
 def _trust(context: ssl.SSLContext, option: str, ca: Path) -> None:

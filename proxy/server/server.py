@@ -34,7 +34,7 @@ from proxy.server.registry import BrokerRegistry
 from proxy.server.upstream import Upstream
 from proxy.session.decision import Reason
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, refusal, write_event
-from proxy.telemetry.status import Account, ProcessFigures, Status, WithBroker
+from proxy.telemetry.status import Account, Status, WithBroker
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed
 from proxy.text.error_text import is_client_refused, of_client
@@ -319,12 +319,12 @@ class Server:
         links, paused = self._open_links()
         return Account(
             status=self.status(),
-            process=ProcessFigures(
-                pid=os.getpid(),
-                cpu_seconds=process_time(),
-                resident_bytes=resident_bytes(),
-                open_fds=open_fds(),
-            ),
+            process={
+                "pid": os.getpid(),
+                "cpu_seconds": process_time(),
+                "resident_bytes": resident_bytes(),
+                "open_fds": open_fds(),
+            },
             uptime_seconds=monotonic() - self.monitor.started_at,
             history=totals.history,
             saved_bytes=totals.saved(tallies),

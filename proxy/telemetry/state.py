@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from proxy.adding import Figures
 from proxy.command.effective_config import as_json
 from proxy.core.events import FetchKind, Tally, fetch_bytes, saved_bytes
-from proxy.core.histograms import Distribution, Measured
+from proxy.core.histograms import Distribution
 from proxy.net.link import HOLDS, Link
 from proxy.protocol.api import ErrorCode
 from proxy.telemetry.history import History
@@ -72,6 +72,7 @@ async def connections(
 def overview(account: Account) -> dict[str, Any]:
     """Return the state of a gateway as a document, without the list of connections."""
     status, health, config = account.status, account.health, account.status.config
+    measured = account.all_measured()
     return {
         "version": VERSION,
         "time": round(time(), 3),
@@ -79,7 +80,7 @@ def overview(account: Account) -> dict[str, Any]:
         "state": health.state,
         "reasons": health.reasons,
         "listen": str(status.listen),
-        "process": asdict(account.process),
+        "process": account.process,
         "sessions": {
             "on": config.sessions,
             "off_for": sorted(config.sessions_off_for),
@@ -92,7 +93,10 @@ def overview(account: Account) -> dict[str, Any]:
         "inflight_bytes": status.buffered_bytes,
         "max_inflight_bytes": config.max_inflight_bytes,
         "totals": _tally(account.total()),
-        "added": _added(account.all_measured()),
+        "added": {
+            "request": _seconds(measured.added_request),
+            "response": _seconds(measured.added_response),
+        },
         "recent": _recent(account.history),
         "events": [asdict(event) | {"at": round(event.at, 3)} for event in account.recent_events],
         "bootstrap": {
@@ -149,10 +153,6 @@ def _figure(value: Any) -> Any:
     if isinstance(value, list):
         return {kind.name.lower(): value[kind] for kind in FetchKind}
     return value
-
-
-def _added(measured: Measured) -> dict[str, Any]:
-    return {"request": _seconds(measured.added_request), "response": _seconds(measured.added_response)}
 
 
 def _seconds(distribution: Distribution) -> dict[str, Any]:

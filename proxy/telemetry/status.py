@@ -246,17 +246,6 @@ class WithBroker(Figures):
         self.oldest_seconds = oldest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessFigures:
-    """What the process takes of its machine."""
-
-    pid: int
-    cpu_seconds: float
-    resident_bytes: int
-    open_fds: int
-    """0 without /proc, as for `resident_bytes`."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Account:
     """Everything that a gateway reports about itself, without the list of connections.
@@ -265,7 +254,8 @@ class Account:
     """
 
     status: Status
-    process: ProcessFigures
+    process: Mapping[str, float]
+    """What the process takes of its machine, as `/state` shows it."""
     uptime_seconds: float
     history: History
     saved_bytes: dict[NodeId, int]

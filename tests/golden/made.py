@@ -19,7 +19,7 @@ from proxy.features.declared import FEATURES, NAMES
 from proxy.telemetry.history import History, RecentEvents
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import overview
-from proxy.telemetry.status import Account, ProcessFigures, Status, UnreachableBrokers, WithBroker
+from proxy.telemetry.status import Account, Status, UnreachableBrokers, WithBroker
 from proxy.telemetry.totals import BROKER_FETCHES
 from proxy.telemetry.unanswered import Unanswered
 
@@ -142,12 +142,12 @@ def account(*features: str) -> Account:
         "leaders_updated": next(number),
         "paused": Counter({("client", "core"): next(number), ("broker", "budget"): next(number)}),
         "links": {None: with_broker(), 1: with_broker(), 2: with_broker()},
-        "process": ProcessFigures(
-            pid=next(number),
-            cpu_seconds=next(number) / 8,
-            resident_bytes=next(number),
-            open_fds=next(number),
-        ),
+        "process": {
+            "pid": next(number),
+            "cpu_seconds": next(number) / 8,
+            "resident_bytes": next(number),
+            "open_fds": next(number),
+        },
         "features": {type(each.COUNTED): each.COUNTED for each in made if each.COUNTED is not None},
         "loop_lag": Distribution(ADDED_SECONDS),
         "recent_events": RecentEvents(),

@@ -7,7 +7,10 @@ from proxy.session.state import Loss
 from proxy.telemetry.status import Account
 from tests.golden.made import account, metrics
 
-NOT_SHOWN: Final = {"produce_bytes": "a feature shows it"}
+NOT_SHOWN: Final = {
+    "produce_bytes": "a feature shows it",
+    "process": "the metrics that each process has, and `/state`",
+}
 """The counts that have no metric, each with the reason."""
 KEYS: Final = {"sessions_lost": Loss}
 """The keys of counts that are empty in the account."""
