@@ -36,10 +36,6 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 _Section = TypeVar("_Section", bound=Section)
 
 
-def _size(text: str) -> int:
-    return size(text, lowest=1)
-
-
 def _path(text: str) -> Path | None:
     return Path(text) if text else None
 
@@ -128,7 +124,7 @@ def _advertise(text: str) -> str:
 
 _file = partial(option, metavar="FILE", parse=_path, default="")
 _switch = partial(option, metavar="on|off", parse=switch)
-_bytes = partial(option, metavar="SIZE", parse=_size)
+_bytes = partial(option, metavar="SIZE", parse=partial(size, lowest=1))
 _time = partial(option, metavar="TIME", parse=seconds)
 
 
@@ -213,7 +209,6 @@ class Config(Section):
         "of intermediate CAs; it is read again when it changes; without this option, clients use "
         "plain text",
     )
-    """None if clients connect in plain text."""
     tls_key: Path | None = _file(
         help="the private key of --tls-cert in PEM, without a passphrase; by default it is in the file "
         "of --tls-cert",
@@ -236,7 +231,6 @@ class Config(Section):
         "it; the log and /state show its subject; brokers do not see it",
         needs="tls_cert",
     )
-    """None if clients need no certificate."""
     broker_tls: bool = _switch(
         default="off",
         help="use TLS with brokers, and refuse a broker whose certificate is not valid",
@@ -245,7 +239,6 @@ class Config(Section):
         help="the CA certificates (PEM) for checking brokers' certificates; by default those of the system",
         needs="broker_tls",
     )
-    """None for the CAs of the system."""
     broker_tls_server_name: str = option(
         metavar="NAME",
         parse=str.strip,
@@ -331,7 +324,6 @@ class Config(Section):
         "sessions at the brokers",
         live=True,
     )
-    """In seconds."""
     admin: Address | None = option(
         metavar="HOST:PORT|off",
         parse=_listened_or_off,
@@ -339,7 +331,6 @@ class Config(Section):
         help="the address of the admin endpoint: /livez, /readyz, /metrics, /state"
         + "".join(f", and with {each.flag} also {each.page}" for each in FEATURES if each.page),
     )
-    """None if the option is ``off``."""
     admin_names: tuple[str, ...] = option(
         metavar="NAME[,NAME]",
         parse=_admin_names,
@@ -359,7 +350,6 @@ class Config(Section):
         "intermediate CAs; it is read again when it changes",
         needs="admin",
     )
-    """None if the endpoint uses plain text."""
     admin_key: Path | None = _file(
         help="the private key of --admin-cert in PEM, without a passphrase; by default it is in the file of "
         "--admin-cert",
@@ -372,7 +362,6 @@ class Config(Section):
         help="one more address, only for /metrics, /livez and /readyz, in plain text and without a token: "
         "for Prometheus and probes, while --admin stays at loopback",
     )
-    """None if the option is ``off``."""
     capture: Path | None = option(
         metavar="DIR",
         parse=_path,

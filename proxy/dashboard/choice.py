@@ -53,11 +53,9 @@ class Selection:
     opened: str = ""
     """The key of the client, connection or broker whose page is open."""
     groups: bool = False
-    """Whether the page of cooperative groups is open."""
     first: int = 0
     """The first visible line of a page that does not fit on the screen."""
     typing: bool = False
-    """Whether keys are typed into the filter."""
     paused: bool = False
     help: bool = False
     quit: bool = False
@@ -79,7 +77,6 @@ class Listed:
     keys: Sequence[str] = ()
     """The keys of the rows in the table that has the marked row."""
     lines: int = 0
-    """The lines of the open page."""
     page: int = 1
     """By how many rows or lines the keys for a page move. So many lines of an open page fit on the screen."""
     sorts: Sequence[str] = tuple(SORTS)

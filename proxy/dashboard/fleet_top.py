@@ -4,8 +4,8 @@ A gateway that is slow or does not respond costs its own row, and no other gatew
 """
 
 import asyncio
-import sys
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -19,8 +19,7 @@ from proxy.dashboard.fleet_view import frame, height_of_page, page
 from proxy.dashboard.gateways import Gateway, Gateways
 from proxy.dashboard.screen import Size
 from proxy.dashboard.snapshot import Snapshot
-from proxy.dashboard.terminal import NoTerminalError, keyboard, run
-from proxy.dashboard.top import GatewayScreen, has_terminal, is_plain, size_of
+from proxy.dashboard.top import GatewayScreen, is_plain, show, size_of
 from proxy.dashboard.view import GatewayUnreachable
 
 AT_ONCE: Final = 64
@@ -49,21 +48,7 @@ def once(gateways: Gateways) -> int:
 
 def watch(gateways: Gateways, interval: float) -> int:
     """Draw a screen every `interval` seconds until the user quits. Return 2 if there is no terminal."""
-    console = Console(highlight=False)
-    if not has_terminal(console):
-        return 2
-    try:
-        with (
-            keyboard(console, stdin=not gateways.from_stdin) as keys,
-            Live(console=console, screen=True, auto_refresh=False) as live,
-        ):
-            asyncio.run(run(FleetScreen(gateways, interval, live), keys))
-    except NoTerminalError:
-        sys.stderr.write(
-            "fetchgate top: no terminal to read keys from; give --once, or the list as --admin @FILE\n"
-        )
-        return 2
-    return 0
+    return show(partial(FleetScreen, gateways, interval), stdin=not gateways.from_stdin)
 
 
 class _Poller:

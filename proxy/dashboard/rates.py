@@ -21,7 +21,6 @@ class TrafficRate:
     """Bytes of fetches and their responses on the client's side, per second."""
     broker: float = 0.0
     records: float = 0.0
-    """Record bytes from brokers, per second."""
     other_zone: float = 0.0
     """How many of `records` come from another zone (``--rack``)."""
     reasons: Mapping[str, float] = field(default_factory=dict)

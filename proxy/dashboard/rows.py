@@ -33,7 +33,6 @@ class ClientFigures:
     key: str
     """`OF_CLIENT` and the client's name, or the key of the connection."""
     name: str
-    """The client.id."""
     connections: tuple[ClientConnection, ...]
     """The one with the most traffic at present first."""
     single: bool

@@ -194,7 +194,6 @@ class ClientConnection:
     key: str
     """A text that identifies the connection in this and later snapshots."""
     age: float = _optional_number("age_seconds")
-    """In seconds since the connection was accepted."""
     client_id: str = _at(shown, "client_id")
     software: str
     address: str = _at(shown, "client_address")
@@ -202,14 +201,12 @@ class ClientConnection:
     version: int = _at(_count, "fetch_version")
     """The version of the last fetch. -1 before the first one."""
     partitions: int = _at(_count, "session_partitions")
-    """How many partitions the session has."""
     epoch: int = _at(_count, "session_epoch")
     incremental: float
     """The share of incremental fetches among the fetches that were sent to the broker."""
     left_out: int
     """How many partition entries were not sent to or from the broker."""
     saved: int = _at(_count, "saved_bytes")
-    """In bytes."""
     fetches: int
     client_bytes: int
     """Bytes of fetches on the client's side."""
@@ -228,7 +225,6 @@ class ClientConnection:
     zone: str = _optional_text("zone")
     """The zone of the broker: ``same``, ``other`` or ``unknown``. Empty without ``--rack``."""
     records: int = _optional_count("broker", "fetch_record_bytes")
-    """Record bytes from the broker."""
     records_other_zone: int = _optional_count("record_bytes_other_zone")
 
 
@@ -253,7 +249,6 @@ class BrokerFigures:
     over."""
     problem: str = _at(shown, "problem")
     problem_seconds: float | None = _at(_number_or_none, "problem_seconds", default=None)
-    """None if unknown."""
     rack: str = _at(lambda rack: shown(rack or ""), "rack", default="")
     """Empty if it is unknown, and without ``--rack``."""
 
@@ -330,7 +325,6 @@ class Snapshot:
     time: float = _optional_number("time")
     """By the gateway's clock, in seconds."""
     uptime: float = _at(number, "uptime_seconds")
-    """In seconds."""
     state: str = _at(shown, "state")
     reasons: tuple[str, ...] = _at(_reasons, "reasons")
     listen: str = _at(shown, "listen")
@@ -348,7 +342,6 @@ class Snapshot:
     """The value of ``--max-fetch-bytes`` for clients without an own value (KIP-74). 0 for no limit."""
     buffered_bytes: int = _optional_count("inflight_bytes")
     capture_stopped: bool = _at(bool, "capture_stopped", default=False)
-    """Whether a capture has stopped because of an error."""
     client: SideFigures = _at(_side, "totals", "client")
     broker: SideFigures
     recent: Recent = _at(_recent, "recent", default={})
@@ -370,13 +363,11 @@ class Snapshot:
     events: tuple[PastEvent, ...]
     """The latest last."""
     groups: tuple[GroupFigures, ...] = _at(_each(GroupFigures), "cooperative", "groups", default=[])
-    """Empty without ``--cooperative``."""
     records_kept: int = _optional_count("cooperative", "records", "kept")
     """Records that members have received, without partitions of which a member gets all records."""
     records_filtered: int = _optional_count("cooperative", "records", "filtered")
     """Records removed from responses to members: those of other members, and processed ones."""
     rack: str = _optional_text("rack")
-    """Empty without ``--rack``."""
     detached: int = _at(lambda times: sum(_counts(times).values()), "cooperative", "detached", default={})
     """How often a member stopped using shared fetches and fetched for itself."""
 

@@ -3,7 +3,9 @@
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 
 from rich.console import Console
@@ -14,7 +16,7 @@ from proxy.dashboard.choice import Listed, Selection, press
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.screen import Size
 from proxy.dashboard.snapshot import Snapshot
-from proxy.dashboard.terminal import keyboard, run
+from proxy.dashboard.terminal import NoTerminalError, Screen, keyboard, run
 from proxy.dashboard.view import GatewayUnreachable, frame, listed
 
 
@@ -35,14 +37,28 @@ def once(endpoint: AdminReader) -> int:
 
 def watch(endpoint: AdminReader, interval: float) -> int:
     """Draw a screen every `interval` seconds until the user quits. Return 2 if there is no terminal."""
+    return show(partial(GatewayScreen, endpoint, interval), stdin=True)
+
+
+def show(make: Callable[[Live], Screen], *, stdin: bool) -> int:
+    """Draw a screen until the user quits. Return 2 if there is no terminal.
+
+    `stdin`: whether keys come from standard input, else from the terminal that has started the process.
+    """
     console = Console(highlight=False)
     if not has_terminal(console):
         return 2
-    with (
-        keyboard(console, stdin=True) as keys,
-        Live(console=console, screen=True, auto_refresh=False) as live,
-    ):
-        asyncio.run(run(GatewayScreen(endpoint, interval, live), keys))
+    try:
+        with (
+            keyboard(console, stdin=stdin) as keys,
+            Live(console=console, screen=True, auto_refresh=False) as live,
+        ):
+            asyncio.run(run(make(live), keys))
+    except NoTerminalError:
+        sys.stderr.write(
+            "fetchgate top: no terminal to read keys from; give --once, or the list as --admin @FILE\n"
+        )
+        return 2
     return 0
 
 

@@ -53,7 +53,6 @@ class Gateway:
         return self.server.account()
 
     async def connections(self, most: int) -> list[state.Described]:
-        """Return the connections that have transferred the most bytes, at most `most` of them."""
         return await state.connections(self.server.links, most, self.server.describe)
 
     def reconfigure(self, config: Config) -> None:

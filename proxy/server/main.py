@@ -27,7 +27,7 @@ from proxy.server.gateway import Gateway
 from proxy.server.process import Process, keep_freed, new_event_loop, tell_ready
 from proxy.server.reload import Reloader, load_all, load_first
 from proxy.telemetry import logs
-from proxy.telemetry.access import Token, admin_tls, admin_token
+from proxy.telemetry.access import Token, admin_tls
 from proxy.telemetry.admin import METRICS, AdminEndpoint
 from proxy.text.error_text import reason_of
 from proxy.text.options import ConfigError, OptionsFile
@@ -108,7 +108,8 @@ async def _serve(config: Config, read: Stamp, arguments: dict[str, Any]) -> int:
     files = _raise_file_limit()
     loop.set_exception_handler(logs.unexpected)
     try:
-        token, tls = admin_token(config), admin_tls(config)
+        token = Token(config.admin_token_file) if config.admin_token_file else None
+        tls = admin_tls(config)
         from_systemd = inherited(os.environ, os.getpid())
         gateway = Gateway(Process.of(config, loop, log), from_systemd)
         gateway.monitor.certificates["admin_cert"] = tls

@@ -26,7 +26,7 @@ from proxy.server.registry import BrokerRegistry, brokers_of
 from proxy.server.slots_check import DEFAULT_SLOTS, Demand, ask_slots, judged
 from proxy.server.state_file import StateFile
 from proxy.telemetry import logs
-from proxy.telemetry.access import admin_tls, admin_token
+from proxy.telemetry.access import admin_tls, read_token
 from proxy.text.error_text import reason_of
 
 PATIENCE_SECONDS: Final = 2.0
@@ -55,7 +55,8 @@ async def check(config: Config, say: Say, gateways: int = 0) -> bool:
         for line in feature.means(config.of(feature.options)):
             say(line)
     tls = BrokerTls(config)
-    admin_token(config)
+    if config.admin_token_file:
+        read_token("--admin-token-file", config.admin_token_file)
     valid = _certificate_valid(config, say)
     writable = [_writable(flag, folder, say) for flag, folder in _folders(config)]
     process = Process.of(config, asyncio.get_running_loop(), logs.silent())

@@ -72,7 +72,6 @@ class BrokerRegistry:
         name in TLS (SNI) selects the broker."""
         self._shared = Address(config.listen.host, self._rule.template_port)
         self._shared_at: tuple[Address, ...] = ()
-        """The addresses at which the shared port is bound."""
         self._state: StateFile | None = None
         self._queue: deque[Broker] = deque()
         self._opening: set[int] = set()

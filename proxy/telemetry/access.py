@@ -85,12 +85,3 @@ def admin_tls(config: Config) -> ReloadingContext | None:
         return context
 
     return ReloadingContext(cert, [key], make)
-
-
-def admin_token(config: Config) -> Token | None:
-    """Return the token of the admin endpoint. None if no token is required.
-
-    Raises:
-        ConfigError: the token can't be used.
-    """
-    return Token(config.admin_token_file) if config.admin_token_file else None

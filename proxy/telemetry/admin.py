@@ -79,11 +79,9 @@ class AdminEndpoint:
         self._token = token
         self._tls = tls
         self._text = b""
-        """The last text of /metrics."""
         self._written = deque([-inf] * METRICS_AT_ONCE, maxlen=METRICS_AT_ONCE)
         """The times at which the last texts of /metrics were written."""
         self._failed = ""
-        """The error of the last TLS handshake that failed."""
         self._accepting: list[asyncio.Task[None]] = []
         self._open: dict[asyncio.Task[None], None] = {}  # in order of arrival
         routes: dict[str, Callable[[str], Awaitable[Response]]] = {

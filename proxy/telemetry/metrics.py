@@ -6,11 +6,12 @@ choose it. Client ids are in `/state`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
+from proxy.adding import Figures
 from proxy.core.events import FetchKind, Refusal, SideTally, Tally, saved_bytes
 from proxy.core.histograms import Measured
 from proxy.prometheus.exposition import of_garbage_collector, of_process
@@ -32,6 +33,7 @@ from proxy.telemetry.status import STATES, Account, Health, WithBroker
 from proxy.telemetry.totals import NodeId
 from proxy.version import VERSION
 
+_Kind = TypeVar("_Kind", bound=Figures)
 MAX_BROKERS: Final = 100
 """How many brokers have their own label value: those with the lowest ids. Others are counted as `other`."""
 _SESSION_ERRORS: Final = (
@@ -83,17 +85,17 @@ class SharedValues:
     @cached_property
     def tallies(self) -> dict[str, Tally]:
         """By label value."""
-        together = {name: Tally() for name in self.names.values()}
-        for id_ in (*self.ids, None):
-            together.setdefault(self.name(id_), Tally()).add(self.account.tallies.get(id_, Tally()))
-        return together
+        return self._together(Tally, self.account.tallies)
 
     @cached_property
     def with_broker(self) -> dict[str, WithBroker]:
         """By label value."""
-        together = {name: WithBroker() for name in self.names.values()}
-        for id_, links in self.account.links.items():
-            together.setdefault(self.name(id_), WithBroker()).add(links)
+        return self._together(WithBroker, self.account.links)
+
+    def _together(self, kind: type[_Kind], by_id: Mapping[NodeId, _Kind]) -> dict[str, _Kind]:
+        together = {name: kind() for name in self.names.values()}
+        for id_, figures in by_id.items():
+            together.setdefault(self.name(id_), kind()).add(figures)
         return together
 
     def name(self, id_: NodeId) -> str:

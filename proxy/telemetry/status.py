@@ -106,7 +106,6 @@ class Status:
     over: bool = False
     """Whether `buffered_bytes` is above the limit."""
     capture_stopped: bool = False
-    """Whether ``--capture`` has stopped because of an error."""
     reloaded_at: float
     """When the options were last read without an error, in seconds since 1970."""
     reload_failures: int
@@ -272,11 +271,8 @@ class Account:
     faults: Counter[str]
     """How many connections were closed because of a peer's fault, by side."""
     connect_failures: Counter[NodeId]
-    """Failed attempts to connect."""
     tls_failures: Counter[str]
-    """Failed handshakes, by side."""
     authentication_failures: Counter[str]
-    """By side."""
     leaders_updated: int
     """How often the gateway has put a newer leader of a partition into a Metadata response."""
     recent_events: RecentEvents
@@ -284,7 +280,6 @@ class Account:
     paused: Counter[tuple[str, str]]
     """How many connections are not read at present, by side and reason."""
     features: Mapping[type, object]
-    """What each feature has counted. See `of`."""
 
     @property
     def health(self) -> Health:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 from proxy.text.printable import brief, printable
+from proxy.text.units import did_you_mean
 
 _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
@@ -232,8 +233,15 @@ def misspelt(environ: Mapping[str, str], options: Sequence[Option]) -> list[str]
     """
     known = [_FILE_VARIABLE, *(option.variable for option in options)]
     ours = sorted(name for name in environ.keys() - set(known) if name.startswith(_PREFIX))
-    pairs = [(name, close) for name in ours if (close := _closest(name, known, _ALMOST))]
-    return [f"{name} is not an option and is ignored; did you mean {close}?" for name, close in pairs]
+    if not ours:
+        return []
+    from difflib import get_close_matches  # noqa: PLC0415 - only mistakes need it
+
+    return [
+        f"{name} is not an option and is ignored; did you mean {close}?"
+        for name in ours
+        for close in get_close_matches(name, known, n=1, cutoff=_ALMOST)
+    ]
 
 
 def _find(
@@ -257,12 +265,6 @@ def _find(
             f"or the key {option.name} in the file of --config"
         )
     return Given(text=option.default, source="default", place=flag, called=flag)
-
-
-def _closest(name: str, known: Sequence[str], cutoff: float = 0.6) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - only mistakes need it
-
-    return next(iter(get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 
 
 def _read_toml(file: str, known: Sequence[Option], removed: Mapping[str, str]) -> dict[str, str]:
@@ -312,8 +314,7 @@ def _toml_text(
     if told := told_removed(removed, key.replace("-", "_"), f"{key} in {file}"):
         raise ConfigError(told)
     if key not in names:
-        close = _closest(key.replace("-", "_"), names)
-        meant = f"; did you mean {close}?" if close else ""
+        meant = did_you_mean(key.replace("-", "_"), names)
         raise ConfigError(f"{brief(printable(key))} in {file}: no such option{meant}")
     if isinstance(value, bool):
         return "on" if value else "off"
