@@ -351,7 +351,6 @@ class Snapshot:
     connections: int = _at(_count, "connections_open")
     connections_max: int = _optional_count("connections_max")
     """0 if unknown."""
-    accepted: int = _at(_count, "connections_accepted")
     without_slot: int
     """Fetches for which a broker had no free session slot: it refused a session, or the gateway waited before
     it asked again."""

@@ -1,6 +1,7 @@
 """What a process knows of its brokers and of itself, for its status and metrics."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from time import monotonic
 
@@ -23,6 +24,12 @@ class Monitor:
         self.connection_limit = ConnectionLimit(process.log, process.note)
         self.descriptors = Descriptors(process.log, process.note)
         self.totals = Totals()
+        self.tls_failures = Counter(client=0, broker=0)
+        """By side: handshakes of clients, and how often a client's broker could not be reached because of
+        TLS. The gateway's own questions to the bootstrap do not count."""
+        self.authentication_failures = Counter(client=0, broker=0)
+        """By side: clients' credentials that a broker refused, or certificates that the gateway refused or
+        missed; and TLS failures with brokers because of a certificate, the gateway's or the broker's."""
         self.certificates: dict[str, ReloadingContext | None] = {}
         """The TLS contexts with the gateway's own certificates, by option. None without TLS on that side."""
         self.draining = False

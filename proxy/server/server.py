@@ -88,9 +88,6 @@ class Server:
         connections."""
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
-        self.tls_failures = 0
-        self.authentication_failures = 0
-        """How many clients' credentials a broker refused, or certificates the gateway refused or missed."""
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
         """The number of connections that the gateway itself has closed for one of these reasons, and not
         because of a fault or for lack of memory."""
@@ -145,8 +142,8 @@ class Server:
         except ssl.SSLError as error:
             client.close()
             self.faults["client"] += 1
-            self.tls_failures += 1
-            self.authentication_failures += is_client_refused(error)
+            self.monitor.tls_failures["client"] += 1
+            self.monitor.authentication_failures["client"] += is_client_refused(error)
             address = Address(*peer[:2])
             self._failed_handshakes.happens(address.host, of_client(error), monotonic(), shown=str(address))
         except OSError:
@@ -176,7 +173,7 @@ class Server:
         if isinstance(event, Fault):
             self.faults[event.side] += 1
         elif isinstance(event, LoginRefused):
-            self.authentication_failures += 1
+            self.monitor.authentication_failures["client"] += 1
             self._login_refused(event, link)
         elif isinstance(event, Passthrough):
             if event.reason in _UNREAD and not self._transparent:
@@ -336,10 +333,8 @@ class Server:
             turned_away=self.turned_away,
             faults=self.faults,
             connect_failures=self.monitor.reach.failures,
-            tls_failures=Counter(client=self.tls_failures, broker=self.upstream.tls_failures),
-            authentication_failures=Counter(
-                client=self.authentication_failures, broker=self.upstream.certificates_refused
-            ),
+            tls_failures=self.monitor.tls_failures,
+            authentication_failures=self.monitor.authentication_failures,
             leaders_updated=self._leaders.updated,
             recent_events=self.process.events,
             links=links,

@@ -43,11 +43,6 @@ class Upstream:
         self.failed: Callable[[Link], None] = lambda _: None
         self.certificates: dict[NodeId, float] = {}
         """When the certificate that each broker showed last expires, in seconds since 1970."""
-        self.tls_failures = 0
-        """How often a client's broker could not be reached because of TLS. The gateway's own questions to the
-        bootstrap do not count."""
-        self.certificates_refused = 0
-        """How many failures in `tls_failures` are because of a certificate, the gateway's or the broker's."""
         self._process = process
         self._loop = process.loop
         self._brokers = brokers
@@ -198,8 +193,8 @@ class Upstream:
         """
         self._monitor.reach.unreachable(node_id, reason)
         if error is not None and self.tls.reloading is not None:
-            self.tls_failures += is_tls(error)
-            self.certificates_refused += refuses_certificate(error)
+            self._monitor.tls_failures["broker"] += is_tls(error)
+            self._monitor.authentication_failures["broker"] += refuses_certificate(error)
 
     def closed(self, link: Link) -> None:
         if link.outbound is not None:

@@ -33,7 +33,7 @@ async def test_a_handshake_with_a_broker(
         gateway(broker.address, WireGateway, **keys.to_broker()) as gate,
         client(gate.listen.port),
     ):
-        await until(lambda: gate.server.upstream.tls_failures)
+        await until(lambda: gate.monitor.tls_failures["broker"])
         counts = gate.server.account()
         assert counts.tls_failures == {"client": 0, "broker": 1}
         assert counts.authentication_failures == {"client": 0, "broker": int(refused)}

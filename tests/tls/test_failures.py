@@ -309,7 +309,7 @@ async def test_a_client_in_plain_text_is_reported_and_costs_no_other(keys: Keys)
         ]
         (line,) = lines
         assert line["client"].startswith("127.0.0.1:")
-        assert gate.server.faults["client"] == gate.server.tls_failures == 1
+        assert gate.server.faults["client"] == gate.monitor.tls_failures["client"] == 1
         writer.write(b"on")
         assert await reader.readexactly(2) == b"on"
 
