@@ -183,6 +183,10 @@ class Role(Stage):
     def count(self, partitions: int, record_bytes: int) -> None:
         self._state.tally.broker.add_responses(partitions, record_bytes)
 
+    def catch_up(self, now: float) -> None:
+        """Note the time of an answer that came on another connection."""
+        self._state.now = max(self._state.now, now)
+
     # Who the client is
 
     def on_request(

@@ -5,8 +5,9 @@ from contextlib import suppress
 from struct import Struct
 from typing import Final
 
-from proxy.core.asking.repeat import CORRELATION_ID, MAX_BYTES, Failed, LeaderAnswer
-from proxy.core.events import NotFollowed
+from proxy.core.asking.repeat import CORRELATION_ID, MAX_BYTES, Failed, Repeat
+from proxy.core.asking.siblings import Sibling
+from proxy.core.asking.state import Event
 from proxy.protocol.api import REQUEST_CORRELATION_ID, REQUEST_START_BYTES, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Listing, build_fetch_request
@@ -30,7 +31,7 @@ _EPOCH: Final = slice(4, 8)
 """The bytes of current_leader_epoch in an entry of a request."""
 
 
-class FetchRepeat:
+class FetchRepeat(Repeat):
     """The failed partitions of a fetch, which the gateway fetches again from their new leaders.
 
     Raises:
@@ -42,7 +43,6 @@ class FetchRepeat:
     beyond = 0.9
     """The time for which the client's own fetch at the new leader may block the retry, at worst. While
     records arrive, it seldom blocks."""
-    may_connect = False
 
     def __init__(self, fetch: FetchRequest, frame: bytes) -> None:
         self.frame = frame
@@ -84,23 +84,23 @@ class FetchRepeat:
         _LIMITS.pack_into(frame, at, int(wait * 1e3 + 0.5), min(min_bytes, 1), room)
         return bytes(frame)
 
-    def read(self, frame: bytes) -> LeaderAnswer:
-        """Return the new leader's entries for the partitions that it answered without an error."""
+    def read(self, frame: bytes, sibling: Sibling) -> dict[Place, tuple[bytes, int]]:
         walk = FetchResponseWalk(self._fetch.layout, self._fetch.isolation_level, keep=True)
         with suppress(ProtocolError):
             walk.feed(frame)
-        told = LeaderAnswer({}, walk.partitions, walk.record_bytes)
+        sibling.count(walk.partitions, walk.record_bytes)
+        entries: dict[Place, tuple[bytes, int]] = {}
         if not walk.done or walk.error_code:
-            return told
+            return entries
         for entry in walk.entries:
             # One that leads the client elsewhere is left out: it is for a request that it has not sent.
             if not (entry.error_code or entry.redirects):
-                told.entries[entry.key, entry.partition] = frame[entry.start : entry.end], entry.records
+                entries[entry.key, entry.partition] = frame[entry.start : entry.end], entry.records
         for run in walk.runs:
             for item in run.entries:
                 data = item.tobytes()
-                told.entries[run.key, int.from_bytes(data[:4])] = data, 0
-        return told
+                entries[run.key, int.from_bytes(data[:4])] = data, 0
+        return entries
 
     def settle(self) -> None:
         # The first batch may exceed max_bytes (KIP-74).
@@ -108,7 +108,8 @@ class FetchRepeat:
         got = self._record_bytes
         for each in self.failed.values():
             if got and each.record_bytes and got + each.record_bytes > most:
-                each.entry, each.record_bytes, each.why = b"", 0, NotFollowed.NO_ROOM
+                each.on(Event.NO_ROOM)
+                each.record_bytes = 0
             got += each.record_bytes
 
 

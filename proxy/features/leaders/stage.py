@@ -7,9 +7,7 @@ records of the client's epoch, and they reach the client's offset. Two logs with
 are equal up to that record.
 """
 
-from collections.abc import Callable
-
-from proxy.core.asking.asker import Asker, asker_of
+from proxy.core.asking.asker import Hold, asker_of
 from proxy.core.asking.repeat import MAX_BYTES
 from proxy.core.connection_state import ConnectionState
 from proxy.core.events import NotFollowed
@@ -27,7 +25,7 @@ class FollowFetch(Around):
     Large responses, and responses for a session with the gateway, are neither buffered nor held back.
     """
 
-    __slots__ = ("_pieces", "_size", "_stage", "held")
+    __slots__ = ("_pieces", "_size", "_stage", "hold")
 
     def __init__(self, stage: "LeadersStage", inner: Handler, asked: ClientFetch) -> None:
         super().__init__(inner, asked)
@@ -35,7 +33,8 @@ class FollowFetch(Around):
         self._pieces: list[Buffer] = []
         """The client's bytes that are buffered until it is known whether the response is held back."""
         self._size = 0
-        self.held = False
+        self.hold: Hold | None = None
+        """See `Holding.hold`."""
 
     @property
     def _kept(self) -> int:
@@ -54,7 +53,7 @@ class FollowFetch(Around):
         return self._stage.receive(self, self._innermost, pieces)
 
     def end(self, request: InFlight) -> bool:
-        return self._inner.end(request) and not self.held
+        return self._inner.end(request) and not (self.hold and self.hold.is_held)
 
     def passes(self, size: int) -> bool:
         return not self._pieces and self._asked.direct and self._inner.passes(size)
@@ -63,19 +62,10 @@ class FollowFetch(Around):
 class LeadersStage(Stage):
     """Has new leaders asked for the partitions of fetches that have moved."""
 
-    __slots__ = ("_asker", "_state")
+    __slots__ = ("_state",)
 
     def __init__(self, state: ConnectionState) -> None:
         self._state = state
-        self._asker: Asker | None = None
-
-    def connect_core(
-        self,
-        process: Callable[[bytes, int, int, int], bool],  # noqa: ARG002 - as every stage
-        resume: Callable[[], None],  # noqa: ARG002 - as every stage
-        settle: Callable[[], None],  # noqa: ARG002 - as every stage
-    ) -> None:
-        self._asker = asker_of(self._state)
 
     def around_fetch(self, request: InFlight, asked: ClientFetch) -> Handler:
         # From v16 on, clients learn new leaders by KIP-951 instead.
@@ -96,7 +86,7 @@ class LeadersStage(Stage):
         """Hold back a fetch's response if it has errors of moved leaders. Return the bytes to send now."""
         walk, fetch = innermost.walk, innermost.fetch
         not_followed = self._state.tally.leaders_not_followed
-        if walk is None or not walk.moved or innermost.resend is not None or self._asker is None:
+        if walk is None or not walk.moved or innermost.resend is not None:
             return pieces
         reason = _against(innermost)
         if reason is not None or fetch is None:
@@ -110,9 +100,8 @@ class LeadersStage(Stage):
         # An incremental fetch of the client's own session does not list unchanged partitions.
         if walk.moved > len(repeat.failed):
             not_followed[NotFollowed.NOT_LISTED] += walk.moved - len(repeat.failed)
-        if not repeat.failed:
-            return pieces
-        return self._asker.follow(handler, repeat)
+        asker = asker_of(self._state)
+        return asker.follow(handler, repeat) if asker is not None and repeat.failed else pieces
 
 
 def _against(handler: FetchHandler) -> NotFollowed | None:

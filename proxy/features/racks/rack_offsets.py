@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final
 
-from proxy.core.asking.asker import Asker, asker_of
+from proxy.core.asking.asker import Hold, asker_of
 from proxy.core.asking.repeat import MAX_BYTES
 from proxy.core.connection_state import ConnectionState
 from proxy.core.events import Noticed
@@ -104,7 +104,7 @@ class Troubles:
 class FollowOffsets(Over):
     """Buffers the response to a request for offsets, and has leaders asked for what is missing in it."""
 
-    __slots__ = ("_asked", "_pieces", "_size", "_stage", "held")
+    __slots__ = ("_asked", "_pieces", "_size", "_stage", "hold")
 
     def __init__(self, inner: Handler, stage: "RackOffsetsStage", asked: OffsetsRequest) -> None:
         super().__init__(inner)
@@ -112,8 +112,8 @@ class FollowOffsets(Over):
         self._asked = asked
         self._pieces: list[Buffer] = []
         self._size = 0
-        self.held = False
-        """See `Holding.held`."""
+        self.hold: Hold | None = None
+        """See `Holding.hold`."""
 
     @property
     def buffered(self) -> int:  # type: ignore[override]  # of both handlers
@@ -132,7 +132,7 @@ class FollowOffsets(Over):
         return pieces
 
     def end(self, request: InFlight) -> bool:
-        return self._inner.end(request) and not self.held
+        return self._inner.end(request) and not (self.hold and self.hold.is_held)
 
     def passes(self, size: int) -> bool:
         return not self._stage.may_hold and self._inner.passes(size)
@@ -175,7 +175,6 @@ class RackOffsetsStage(Stage):
 
     __slots__ = (
         "_asked",
-        "_asker",
         "_client_id",
         "_fetches_as",
         "_leaders",
@@ -196,7 +195,6 @@ class RackOffsetsStage(Stage):
         self._troubles = troubles
         self._node_id = node_id
         self._state = state
-        self._asker: Asker | None = None
         self._sent_away = SentAway(leaders, state)
         self._client_id = ""
         """That of the last request that was looked at."""
@@ -205,14 +203,6 @@ class RackOffsetsStage(Stage):
         self._fetches_as: tuple[str, str] | None = None
         """Client id and host, as which the connection counts as one that has fetched. None if it does not."""
         troubles.stages.add(self)
-
-    def connect_core(
-        self,
-        process: Callable[[bytes, int, int, int], bool],  # noqa: ARG002 - as every stage
-        resume: Callable[[], None],  # noqa: ARG002 - as every stage
-        settle: Callable[[], None],  # noqa: ARG002 - as every stage
-    ) -> None:
-        self._asker = asker_of(self._state)
 
     @property
     def may_hold(self) -> bool:
@@ -360,12 +350,13 @@ class RackOffsetsStage(Stage):
         def left(places: Collection[Place]) -> None:
             self._unanswered_by_leaders(asked, places)
 
-        if self._asker is None:
+        asker = asker_of(self._state)
+        if asker is None:
             left(leaders.keys())
             return [frame]
         # The client has authenticated: this may be the first response that shows it.
-        self._asker.on_answered(asked.api_key)
-        return self._asker.follow(handler, OffsetsRepeat(asked, frame, leaders, left))
+        asker.on_answered(asked.api_key)
+        return asker.follow(handler, OffsetsRepeat(asked, frame, leaders, left))
 
     def _may_follow(self, place: Place) -> bool:
         """Return whether the broker is in the rack, and not known to lead a partition.

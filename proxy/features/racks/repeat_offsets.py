@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from contextlib import suppress
 from typing import Final
 
-from proxy.core.asking.repeat import ANSWER_SECONDS, CORRELATION_ID, Failed, LeaderAnswer
+from proxy.core.asking.repeat import ANSWER_SECONDS, CORRELATION_ID, Failed, Repeat
+from proxy.core.asking.siblings import Sibling
+from proxy.core.asking.state import PartitionState
 from proxy.protocol.api import (
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
@@ -91,7 +93,7 @@ class OffsetsRequest:
         ]
 
 
-class OffsetsRepeat:
+class OffsetsRepeat(Repeat):
     """The partitions of a request for offsets that the broker does not lead.
 
     Args:
@@ -103,9 +105,7 @@ class OffsetsRepeat:
     """
 
     name = "offsets"
-    by_id = False
     seconds = ANSWER_SECONDS
-    beyond = 0.0
     may_connect = True
 
     def __init__(
@@ -125,23 +125,21 @@ class OffsetsRepeat:
             if entry["error_code"] == _NOT_LEADER and place in leaders
         }
 
-    def wait(self, _seconds: float) -> float:
-        return 0.0
-
     def ask(self, failed: Sequence[Failed], _wait: float) -> bytes:
         return self._asked.some({each.place for each in failed})
 
-    def read(self, frame: bytes) -> LeaderAnswer:
-        told = LeaderAnswer({})
+    def read(self, frame: bytes, _sibling: Sibling) -> dict[Place, tuple[bytes, int]]:
+        entries: dict[Place, tuple[bytes, int]] = {}
         with suppress(ProtocolError):
             for place, entry in self._asked.read_response(frame):
                 # The leader's errors are for the client, except that it does not lead.
                 if entry["error_code"] != _NOT_LEADER:
                     start, end = entry.span
-                    told.entries[place] = frame[start:end], 0
-        return told
+                    entries[place] = frame[start:end], 0
+        return entries
 
     def settle(self) -> None:
-        left = [each.place for each in self.failed.values() if not each.entry]
+        failed = self.failed.values()
+        left = [each.place for each in failed if each.state is not PartitionState.ANSWERED]
         if left:
             self._left(left)

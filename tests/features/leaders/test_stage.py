@@ -157,6 +157,22 @@ def test_a_broker_that_says_it_leads_and_refuses_is_asked_who_leads_again(moved:
         two.refused(NotFollowed.NO_LEADER)
 
 
+def test_nobody_is_asked_for_leaders_that_are_all_known() -> None:
+    """An earlier question was answered meanwhile. Before the fix, the next one named no topic, and the
+    response waited for its answer.
+    """
+    two = Two()
+    two.fails((TOPIC, 0), (TOPIC, 1), errors=[6, 6]).asks_leaders().leaders({0: (OLD, 5)})
+    two.old.to_broker(two.repeated((TOPIC, 0))).connection.asker.tick(AGAIN_SECONDS)
+    two.asks_leaders().old.broker(two.refusal((TOPIC, 0), correlation=OURS))
+    two.leaders({0: (NEW, 6), 1: (NEW, 6)}).new.takes_broker()
+    two.old.connection.asker.tick(HOLD_SECONDS - 0.001)
+    two.old.nothing()
+    data = [entry(0, 50, records=RECORDS), entry(1, 60, records=RECORDS)]
+    two.new.broker(fetch_response(11, (TOPIC, data), correlation_id=OURS))
+    two.old.to_client(fetch_response(11, (TOPIC, data), correlation_id=5))
+
+
 def test_broker_0_leads_as_any_other() -> None:
     two = Two()
     two.new = play(two.siblings, 0)
