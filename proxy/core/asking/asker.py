@@ -18,7 +18,6 @@ from proxy.core.asking.state import OPEN, RESPONSES, Action, Event, PartitionSta
 from proxy.core.connection_state import ConnectionState
 from proxy.core.histograms import NOT_COUNTED
 from proxy.core.in_flight import InFlight
-from proxy.protocol.api import ApiKey
 from proxy.protocol.leader_requests import (
     Leader,
     Place,
@@ -33,7 +32,6 @@ AGAIN_SECONDS: Final = 0.025
 """If a broker does not know the new leader yet, it is asked again after this time. It doubles with each
 attempt."""
 _MAX_KNOWN: Final = 1 << 15
-_FETCH: Final = int(ApiKey.FETCH)
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +48,6 @@ class Hold:
     """A response that is held back until new leaders have answered. The tables in `state` drive it."""
 
     asker: "Asker"
-    request: InFlight
     repeat: Repeat
     deadline: float
     state: ResponseState = ResponseState.OPEN
@@ -303,7 +300,8 @@ class Asker(Role):
         client sends this epoch again, this leader is asked at once. The earlier proof stays valid, because a
         leader does not truncate its log."""
         self._settle: Callable[[], None] = lambda: None
-        self._holds: list[Hold] = []
+        self._holds: dict[Hold, InFlight] = {}
+        """With the request of each. Only here: its handler knows the hold, and a cycle would not be freed."""
 
     def __repr__(self) -> str:
         return f"<Asker {self._state.host} at {self.node_id} holds={len(self._holds)}>"
@@ -322,12 +320,12 @@ class Asker(Role):
         Return the client's bytes that are ready now.
         """
         now, queue = self._state.now, self._state.queue
-        hold = Hold(self, queue.expected[0], repeat, now + repeat.seconds)
+        hold = Hold(self, repeat, now + repeat.seconds)
         hold.start(now)
         if not hold.is_held:
-            return [self._settled(hold)]
+            return [self._settled(repeat)]
         handler.hold = hold
-        self._holds.append(hold)
+        self._holds[hold] = queue.expected[0]
         queue.buffered += len(repeat.frame)
         self.alarm(hold.deadline)
         return []
@@ -340,19 +338,19 @@ class Asker(Role):
 
     def send(self, hold: Hold) -> None:
         """Send a held response to the client."""
-        if hold not in self._holds:  # it was not held back: `follow` returns it
+        request = self._holds.pop(hold, None)
+        if request is None:  # it was not held back: `follow` returns it
             return
         state = self._state
-        self._holds.remove(hold)
         state.queue.buffered -= len(hold.repeat.frame)
-        state.to_client += state.queue.in_turn(hold.request, [self._settled(hold)])
-        state.to_client += state.queue.ended(hold.request)
+        state.to_client += state.queue.in_turn(request, [self._settled(hold.repeat)])
+        state.to_client += state.queue.ended(request)
         self._settle()
         self.wake()
 
-    def _settled(self, hold: Hold) -> bytes:
+    def _settled(self, repeat: Repeat) -> bytes:
         """Return a response in the form for the client, and count the retried partitions."""
-        repeat, tally = hold.repeat, self._state.tally
+        tally = self._state.tally
         repeat.settle()
         for each in repeat.failed.values():
             if each.state is PartitionState.ANSWERED:
@@ -360,7 +358,7 @@ class Asker(Role):
             else:
                 tally.leaders_not_followed[each.why] += 1
         frame = spliced(repeat)
-        if hold.request.api_key == _FETCH:
+        if repeat.name == "fetch":
             more = len(frame) - len(repeat.frame)
             tally.client.fetch_response_bytes += more
             tally.client.add_responses(0, sum(each.record_bytes for each in repeat.failed.values()))
@@ -371,12 +369,12 @@ class Asker(Role):
         self._state.now = now
         if self.defect is not None:
             raise self.defect
-        for hold in self._holds.copy():
+        for hold in list(self._holds):
             hold.tick(now)
 
     def release(self) -> None:
         super().release()
-        for hold in self._holds.copy():
+        for hold in list(self._holds):
             hold.end(Event.RELEASE, self._state.now)
 
     def end(self) -> None:

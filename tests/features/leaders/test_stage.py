@@ -3,13 +3,14 @@
 The tests play the connections step by step.
 """
 
+import gc
 from collections import Counter
 from typing import Final
 from unittest.mock import Mock
 
 import pytest
 
-from proxy.core.asking.asker import AGAIN_SECONDS
+from proxy.core.asking.asker import AGAIN_SECONDS, Hold
 from proxy.core.events import FetchKind, NotFollowed
 from proxy.features.leaders.fetch_repeat import HOLD_SECONDS, WAIT_MS, FetchRepeat
 from proxy.protocol.api import ApiKey
@@ -319,6 +320,21 @@ def test_a_defect_while_an_answer_is_read_costs_only_the_connection_that_asked(
     two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS)).nothing()
     with pytest.raises(ZeroDivisionError):
         two.old.connection.tick(alarms[-1])
+
+
+def test_a_held_response_is_freed_when_it_is_sent() -> None:
+    """It may have 1 MiB. Python's collector of cycles may come much later."""
+    gc.collect()
+    gc.disable()
+    try:
+        two = Two()
+        two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)}).new.takes_broker()
+        assert [each for each in gc.get_objects() if type(each) is Hold]
+        two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS))
+        two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=5))
+        assert not [each for each in gc.get_objects() if type(each) is Hold]
+    finally:
+        gc.enable()
 
 
 def test_what_was_sent_and_received_is_counted_where_it_went() -> None:
