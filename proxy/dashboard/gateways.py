@@ -1,12 +1,13 @@
 """The gateways that `fetchgate top` shows: those of ``--admin``, its files, and pods of Kubernetes."""
 
 import json
+import ssl
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from proxy.addresses import Address
 from proxy.command.config import asked_admin
@@ -22,18 +23,19 @@ _EMPTY: Final = f"it names no gateway; write HOST:PORT, one a line, or {pods.GIV
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gateway:
-    """A gateway, and how to ask it."""
+class Gateway(pods.PodGateway):
+    """A gateway in a pod or at an address, and how to ask it."""
 
-    name: str
-    """The pod of the gateway, or its address."""
     reader: AdminReader | None
     """None if the gateway can't be asked."""
-    metrics: bool = False
-    """Whether only metrics can be read there."""
-    problem: str = ""
-    command: str = ""
-    """The command that shows the gateway from within its pod. Empty if it is in no pod."""
+
+    @classmethod
+    def found(cls, one: pods.PodGateway, tls: ssl.SSLContext | None, token: str) -> Self:
+        reader = None
+        if one.address:
+            token = "" if one.metrics else token
+            reader = AdminReader(address=one.address, tls=tls if one.secured else None, token=token)
+        return cls(**{each.name: getattr(one, each.name) for each in fields(one)}, reader=reader)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,22 +74,7 @@ class Gateways:
         tls = tls_context(ca) if secured else None
         file = options["admin_token_file"]
         token = read_token("--token-file", file) if file else ""
-        members = {
-            one.name: Gateway(
-                name=one.name,
-                reader=AdminReader(
-                    address=one.address,
-                    tls=tls if one.secured else None,
-                    token="" if one.metrics else token,
-                )
-                if one.address
-                else None,
-                metrics=one.metrics,
-                problem=one.problem,
-                command=one.command,
-            )
-            for one in found
-        }
+        members = {one.name: Gateway.found(one, tls, token) for one in found}
         return cls(
             members=tuple(members.values()),
             single=None if len(members) > 1 or isinstance(given[0], str) else members[found[0].name].reader,

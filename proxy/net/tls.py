@@ -44,17 +44,13 @@ _ESCAPE: Final = r"\\\g<0>"
 Stamp = tuple[int, int, int] | None
 
 
-class TlsError(ConfigError):
-    """A TLS file can't be used. The text is one line with the option, the file and the reason."""
-
-
 class ReloadingContext:
     """An SSL context that is replaced when one of its files changes. Open connections keep the old context.
 
     `files` are the files to watch in addition to `cert`.
 
     Raises:
-        TlsError: a file can't be used.
+        ConfigError: a file can't be used.
     """
 
     def __init__(
@@ -78,7 +74,7 @@ class ReloadingContext:
         self._stamps = stamps
         try:
             self.context = self._make()
-        except TlsError as error:
+        except ConfigError as error:
             self.problem = f"{error}; {KEPT}"
         else:
             self.valid_until = _valid_until(self._cert)
@@ -93,7 +89,7 @@ class BrokerTls:
     """TLS to brokers, or plain text.
 
     Raises:
-        TlsError: a file can't be used.
+        ConfigError: a file can't be used.
     """
 
     def __init__(self, config: Config) -> None:
@@ -126,7 +122,7 @@ class ClientTls:
     """TLS with clients, or plain text.
 
     Raises:
-        TlsError: a file can't be used.
+        ConfigError: a file can't be used.
     """
 
     def __init__(self, config: Config) -> None:
@@ -235,7 +231,7 @@ def _trust(context: ssl.SSLContext, option: str, ca: Path) -> None:
     try:
         context.load_verify_locations(cafile=ca)
     except (OSError, ValueError) as error:
-        raise TlsError(_unusable(option, ca, error)) from None
+        raise ConfigError(_unusable(option, ca, error)) from None
     if context.cert_store_stats()["crl"]:
         # OpenSSL loads lists of revoked certificates (RFC 5280, 5) with the CAs, but does not look at them.
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
@@ -259,13 +255,13 @@ def load_pair(context: ssl.SSLContext, option: str, cert: Path, key: Path | None
         context.load_cert_chain(cert, key, password=_no_passphrase)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise TlsError(f"{both}: the key does not belong to the certificate") from None
-        raise TlsError(f"{both}: give a certificate and its key in PEM ({short(error)})") from None
+            raise ConfigError(f"{both}: the key does not belong to the certificate") from None
+        raise ConfigError(f"{both}: give a certificate and its key in PEM ({short(error)})") from None
     except OSError as error:
         missing = next((file for file in (cert, key) if file is not None and not _readable(file)), cert)
-        raise TlsError(_unusable(option if missing == cert else of_key, missing, error)) from None
+        raise ConfigError(_unusable(option if missing == cert else of_key, missing, error)) from None
     except ValueError as error:  # raised by _no_passphrase
-        raise TlsError(f"{both}: {error}") from None
+        raise ConfigError(f"{both}: {error}") from None
 
 
 def _no_passphrase() -> str:

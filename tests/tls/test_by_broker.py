@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.net.tls import ClientTls, TlsError
+from proxy.net.tls import ClientTls
 from proxy.server.gateway import Gateway
+from proxy.text.options import ConfigError
 from tests.shell import BOTH_LOOPS, client, config, gateway, run, stub_cluster, until
 from tests.tls.secured import Keys
 from tools.certificates import Pair
@@ -126,6 +127,6 @@ def test_what_can_not_be_used_is_named(keys: Keys, tmp_path: Path) -> None:
         (tmp_path / "none.pem", "none.pem: No such file or directory"),
         (keys.good.cert, "give a certificate and its key in PEM"),
     ):
-        with pytest.raises(TlsError, match=said) as error:
+        with pytest.raises(ConfigError, match=said) as error:
             ClientTls(config(bootstrap="k:1", **options(keys, {3: file})))
         assert str(error.value).startswith(f"--tls-cert-of 3={file}: ")
