@@ -1,21 +1,16 @@
-"""What a process needs to serve clients: free connections, file descriptors, and reachable brokers. Sans-IO.
+"""What a process needs to serve clients: free connections and file descriptors. Sans-IO.
 
 Each class here logs a problem once when it begins, not once per client, except `Repeated`: it logs problems
 of single clients, and logs the same problem of a client again after some minutes.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping
-from time import monotonic
+from collections.abc import Mapping
 from typing import Final
 
-from proxy.addresses import LOOPED, Address
 from proxy.logger import Logger
 from proxy.telemetry.history import Note
 from proxy.telemetry.logs import BURST, WINDOW
-from proxy.telemetry.status import UnreachableBrokers, limit_reached
-from proxy.telemetry.totals import NodeId
-from proxy.telemetry.unanswered import Owed, Unanswered
+from proxy.telemetry.status import limit_reached
 
 BELOW_LIMIT: Final = 0.9
 """The number of connections must fall below this share of the limit before the warning is repeated."""
@@ -25,7 +20,6 @@ near the limit."""
 CALM_SECONDS: Final = 60.0
 """How long the status still shows a lack of file descriptors after it has ended."""
 NO_DESCRIPTOR: Final = "no file descriptor is left for more clients; raise the limit (ulimit -n)"
-NOT_ASKED: Final = "the bootstrap has not been asked yet"
 AGAIN_SECONDS: Final = 300.0
 """How long the same problem of a client is not logged again. A client may retry each second for days."""
 LOGIN_AGAIN_SECONDS: Final = 60.0
@@ -38,9 +32,6 @@ LINES: Final = BURST // 2
 """The most problems of clients that are logged in a window of `WINDOW` seconds. This is half of `BURST`,
 because an interval of `proxy.telemetry.logs.Throttle` can overlap two of these windows. So the throttle drops
 no line that is remembered here as logged, unless other code logs the same event."""
-UNTRIED_SECONDS: Final = 180.0
-"""An unreachable broker is forgotten if nobody has tried to reach it for this long: it may no longer exist.
-Clients that need a broker retry every few seconds. The alert for unreachable brokers waits longer."""
 
 
 class ConnectionLimit:
@@ -174,143 +165,3 @@ class NewClients:
         self._log.info("new client", client_id=client_id, software=software, host=host)
         if len(self._known) == MAX_CLIENTS:
             self._log.info("further new clients are not logged", logged=MAX_CLIENTS)
-
-
-class Reachability:
-    """The brokers that this process can't reach, and the reasons. Only changes are logged.
-
-    `bootstrap` is empty in transparent mode. `called` returns the name of a broker for messages.
-    """
-
-    def __init__(
-        self,
-        bootstrap: tuple[Address, ...],
-        log: Logger,
-        note: Note,
-        called: Callable[[NodeId], str],
-    ) -> None:
-        self.bootstrap = bootstrap
-        """The bootstrap addresses. The address that has responded last comes first."""
-        self.unreachable_brokers = UnreachableBrokers()
-        self.answered = not bootstrap
-        """Whether the bootstrap has answered the gateway's question for its brokers, if only by requiring
-        authentication. True from the start in transparent mode."""
-        self.failures = Counter[NodeId]()
-        if bootstrap:
-            self.unreachable_brokers.failed(None, NOT_ASKED, monotonic())
-        self._log = log
-        self._note = note
-        self._called = called
-
-    def __repr__(self) -> str:
-        return f"<Reachability answered={self.answered} {self.unreachable_brokers}>"
-
-    def connected(self, node_id: NodeId, address: Address) -> None:
-        """Note that an address has responded. If it is a bootstrap address, it is tried first from now on."""
-        if node_id is None and self.bootstrap[0] != address:
-            rest = tuple(other for other in self.bootstrap if other != address)
-            self.bootstrap = (address, *rest)
-        if node_id is None and not self.answered:
-            return  # the gateway is not ready before the bootstrap has answered its question for the brokers
-        if self.unreachable_brokers.reached(node_id, monotonic()):
-            self._log.info(
-                "broker reachable again", broker=_name(node_id, self._called), address=str(address)
-            )
-            self._note("reachable again", f"{self._called(node_id)} is reachable again at {address}")
-
-    def unreachable(self, node_id: NodeId, reason: str) -> None:
-        if node_id == LOOPED:
-            return
-        self.failures[node_id] += 1
-        if not self.unreachable_brokers.failed(node_id, reason, monotonic()):
-            return
-        if node_id is None:
-            self._log.warning("bootstrap unreachable, trying again", reason=reason)
-            self._note("unreachable", f"the bootstrap is unreachable: {reason}", warning=True)
-        else:
-            self._log.warning(
-                "broker unreachable, connections of its clients are closed",
-                broker=_name(node_id, self._called),
-                reason=reason,
-            )
-            self._note("unreachable", f"{self._called(node_id)} is unreachable: {reason}", warning=True)
-
-    def forget(self, now: float) -> None:
-        """Forget unreachable brokers to which nobody has tried to connect for a while."""
-        for node_id in self.unreachable_brokers.forget(now - UNTRIED_SECONDS):
-            self._log.info(
-                "unreachable broker forgotten, no client tries to reach it",
-                broker=_name(node_id, self._called),
-            )
-
-    def bootstrap_responded(self, address: Address) -> bool:
-        """Note that a bootstrap address has answered the question for its brokers.
-
-        Return whether this is the first time.
-        """
-        first, self.answered = not self.answered, True
-        if first:
-            self.unreachable_brokers.reached(None, monotonic())
-        self.connected(None, address)
-        return first
-
-
-class HungBrokers:
-    """The brokers that accept requests but do not respond. Start and end of each silence are logged.
-
-    `called` returns the name of a broker for messages.
-    """
-
-    def __init__(self, log: Logger, note: Note, called: Callable[[NodeId], str]) -> None:
-        self.unanswered = Unanswered()
-        self._log = log
-        self._note = note
-        self._called = called
-        self._told: dict[NodeId, float] = {}
-        """The start of the silence in seconds, for each broker whose silence has been logged."""
-
-    def look(self, found: Mapping[NodeId, Owed], now: float) -> None:
-        """Find brokers that do not respond.
-
-        `found` has the outstanding responses of each broker. If a broker is missing there, it has none.
-        """
-        self.unanswered.look(found, now)
-        before, self._told = self._told, self.unanswered.hung(now)
-        for node_id, since in self._told.items():
-            if node_id not in before:
-                self._hangs(node_id, now - since)
-        for node_id, since in before.items():
-            if node_id not in self._told:
-                self._responds(node_id, now - since)
-
-    def _hangs(self, node_id: NodeId, seconds: float) -> None:
-        outstanding = self.unanswered.outstanding(node_id)
-        self._log.warning(
-            "broker does not respond, its clients wait",
-            broker=_name(node_id, self._called),
-            seconds=int(seconds),
-            outstanding=outstanding,
-        )
-        text = f"{self._called(node_id)} has not responded for {int(seconds)} s"
-        self._note("no response", f"{text} (outstanding requests: {outstanding})", warning=True)
-
-    def _responds(self, node_id: NodeId, seconds: float) -> None:
-        self._log.info(
-            "broker responds again", broker=_name(node_id, self._called), after_seconds=int(seconds)
-        )
-        self._note("responds again", f"{self._called(node_id)} responds again, after {int(seconds)} s")
-
-    def forget(self, now: float) -> None:
-        """Forget brokers to which nobody has sent requests for a while."""
-        self.unanswered.forget(now - UNTRIED_SECONDS)
-        for node_id in self._told.keys() - self.unanswered.hung(now).keys():
-            del self._told[node_id]
-            self._log.info("hung broker forgotten, no client asks it", broker=_name(node_id, self._called))
-
-
-def _name(node_id: NodeId, called: Callable[[NodeId], str]) -> int | str:
-    """Return the name of a broker in log lines: its id, or its address in transparent mode."""
-    if node_id is None:
-        return "bootstrap"
-    name = called(node_id)
-    return node_id if name == f"broker {node_id}" else name

@@ -7,9 +7,10 @@ from time import monotonic
 
 from proxy.net.tls import ReloadingContext
 from proxy.net.transparent import Destinations
-from proxy.server.conditions import ConnectionLimit, Descriptors, HungBrokers, Reachability
+from proxy.server.conditions import ConnectionLimit, Descriptors
 from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry
+from proxy.telemetry.brokers import HungBrokers, Reachability
 from proxy.telemetry.history import INTERVAL_SECONDS
 from proxy.telemetry.status import called
 from proxy.telemetry.totals import NodeId, Totals

@@ -17,9 +17,9 @@ from proxy.net.bootstrap import BootstrapError, BootstrapResponse, ask_any
 from proxy.net.tls import BrokerTls
 from proxy.net.transparent import Destinations
 from proxy.server.acceptor import Acceptor
-from proxy.server.conditions import Reachability
 from proxy.server.process import Process
 from proxy.server.state_file import KeptBroker, StateFile
+from proxy.telemetry.brokers import Reachability
 from proxy.text.error_text import reason_of
 
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})

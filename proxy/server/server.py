@@ -33,10 +33,10 @@ from proxy.server.process import Process, give_back, open_fds, resident_bytes, t
 from proxy.server.registry import BrokerRegistry
 from proxy.server.upstream import Upstream
 from proxy.session.decision import Reason
+from proxy.telemetry.brokers import Owed
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, refusal, write_event
 from proxy.telemetry.status import Account, Status, WithBroker
 from proxy.telemetry.totals import NodeId
-from proxy.telemetry.unanswered import Owed
 from proxy.text.error_text import is_client_refused, of_client
 
 if TYPE_CHECKING:
@@ -275,11 +275,9 @@ class Server:
             at=monotonic(),
             config=options.config,
             listen=brokers.listen,
-            bootstrap=monitor.reach.bootstrap,
             brokers=brokers.known,
-            unreachable_brokers=monitor.reach.unreachable_brokers,
-            unanswered=monitor.hung_brokers.unanswered,
-            bootstrap_answered=monitor.reach.answered,
+            reach=monitor.reach,
+            hung_brokers=monitor.hung_brokers,
             draining=monitor.draining,
             problems=self._problems(),
             slots_used=self.sessions.used,
@@ -332,7 +330,6 @@ class Server:
             accepted=self.accepted,
             turned_away=self.turned_away,
             faults=self.faults,
-            connect_failures=self.monitor.reach.failures,
             tls_failures=self.monitor.tls_failures,
             authentication_failures=self.monitor.authentication_failures,
             leaders_updated=self._leaders.updated,

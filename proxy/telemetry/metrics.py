@@ -111,7 +111,7 @@ class SharedValues:
     @property
     def unreachable(self) -> "Labelled":
         """For each broker, 1 if the last attempt to connect has failed, else 0. `other` has the sum."""
-        return self.by_name((id_, bool(self.status.unreachable_brokers.of(id_))) for id_ in (*self.ids, None))
+        return self.by_name((id_, bool(self.status.reach.of(id_))) for id_ in (*self.ids, None))
 
     @property
     def certificates(self) -> Iterator[tuple[tuple[str, str], float]]:
@@ -357,7 +357,7 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
     _counter(
         "broker_connect_failures",
         "Failed attempts to reach the broker.",
-        lambda it: it.by_name(it.account.connect_failures.items()),
+        lambda it: it.by_name(it.status.reach.failures.items()),
         _BROKER,
     ),
     _of_links(

@@ -100,7 +100,7 @@ def overview(account: Account) -> dict[str, Any]:
         "recent": _recent(account.history),
         "events": [asdict(event) | {"at": round(event.at, 3)} for event in account.recent_events],
         "bootstrap": {
-            "addresses": [str(address) for address in status.bootstrap],
+            "addresses": [str(address) for address in status.reach.bootstrap],
             "listener": str(status.listen),
             **_problem(status, None),
             **_with_broker(account, None),

@@ -16,67 +16,15 @@ from proxy.core.events import Tally
 from proxy.core.histograms import Distribution, Measured
 from proxy.features.declared import FEATURES
 from proxy.features.feature import Feature, Reports
+from proxy.telemetry.brokers import HungBrokers, Reachability
 from proxy.telemetry.history import History, RecentEvents
 from proxy.telemetry.totals import NodeId
-from proxy.telemetry.unanswered import Unanswered
 
 _Kind = TypeVar("_Kind")
 REPORTS: Final[tuple[tuple[Feature[Any, Any], Reports[Any, Any]], ...]] = tuple(
     (each, each.reports()) for each in FEATURES if each.reports is not None
 )
 STATES: Final = ("starting", "ready", "degraded", "draining")
-
-
-class UnreachableBrokers:
-    """Which brokers are unreachable, and why. The latest attempt decides."""
-
-    __slots__ = ("attempts", "since")
-
-    def __init__(self) -> None:
-        self.attempts: dict[NodeId, tuple[float, str]] = {}
-        """The time of the last attempt to connect in seconds, and why it failed ("" if it did not)."""
-        self.since: dict[NodeId, float] = {}
-        """For unreachable brokers, the time in seconds of the first failed attempt since the last success."""
-
-    def __repr__(self) -> str:
-        return f"<Unreachable {self.now()}>"
-
-    def failed(self, node_id: NodeId, reason: str, now: float) -> bool:
-        """Note a failed attempt. Return True if the broker was reachable, or the reason has changed."""
-        before = self.of(node_id)
-        self.attempts[node_id] = (now, reason)
-        self.since.setdefault(node_id, now)
-        return before != reason
-
-    def reached(self, node_id: NodeId, now: float) -> bool:
-        """Note a successful attempt. Return True if the broker was unreachable before."""
-        before = self.of(node_id)
-        self.attempts[node_id] = (now, "")
-        self.since.pop(node_id, None)
-        return before != ""
-
-    def forget(self, before: float) -> list[NodeId]:
-        """Forget the unreachable brokers to which nobody has tried to connect since `before`. Return them.
-
-        The bootstrap is never forgotten, because the gateway itself always tries to reach it again.
-        """
-        old: list[NodeId] = [
-            node_id
-            for node_id, (at, reason) in self.attempts.items()
-            if reason and at < before and node_id is not None
-        ]
-        for node_id in old:
-            del self.attempts[node_id], self.since[node_id]
-        return old
-
-    def of(self, node_id: NodeId) -> str:
-        """Return the reason why a broker can't be reached, or "" if it can be or no attempt is known."""
-        return self.attempts.get(node_id, (0.0, ""))[1]
-
-    def now(self) -> dict[NodeId, str]:
-        """Return why each unreachable broker can't be reached. The bootstrap comes first."""
-        ids = sorted(self.attempts, key=lambda node_id: (node_id is not None, node_id or 0))
-        return {node_id: reason for node_id in ids if (reason := self.attempts[node_id][1])}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,12 +36,9 @@ class Status:
     config: Config
     listen: Address
     """The first listener, with the port that was bound."""
-    bootstrap: tuple[Address, ...]
     brokers: dict[int, Broker]
-    unreachable_brokers: UnreachableBrokers
-    unanswered: Unanswered
-    """The outstanding and late requests of each broker."""
-    bootstrap_answered: bool
+    reach: Reachability
+    hung_brokers: HungBrokers
     draining: bool
     problems: list[str]
     """All problems in words, except reached limits and brokers that are unreachable or do not respond."""
@@ -124,9 +69,9 @@ class Status:
         broker = self.brokers.get(node_id) if node_id is not None else None
         if broker is not None and broker.problem:
             return broker.problem, None
-        if reason := self.unreachable_brokers.of(node_id):
-            return reason, self.at - self.unreachable_brokers.since[node_id]
-        since = self.unanswered.hung(self.at).get(node_id)
+        if reason := self.reach.of(node_id):
+            return reason, self.at - self.reach.since[node_id]
+        since = self.hung_brokers.hung(self.at).get(node_id)
         if since is None:
             return "", None
         return _silent(self.at - since), self.at - since
@@ -147,19 +92,17 @@ class Health:
 
 def health_of(status: Status) -> Health:
     """Return whether clients can be served, and all problems."""
-    known, unreachable_brokers = status.brokers.keys(), status.unreachable_brokers.now()
-    reasons = [
-        reason for node_id, reason in unreachable_brokers.items() if node_id is None or node_id in known
-    ]
+    known, unreachable = status.brokers.keys(), status.reach.now()
+    reasons = [reason for node_id, reason in unreachable.items() if node_id is None or node_id in known]
     expected = set(known) if status.config.is_transparent else {None, *known}
-    if expected and unreachable_brokers.keys() >= expected and status.bootstrap_answered:
+    if expected and unreachable.keys() >= expected and status.reach.answered:
         reasons.insert(0, "no broker is reachable")
     reasons += _hung(status)
     reasons += status.problems
     reasons += _limits(status)
     if status.draining:
         state = "draining"
-    elif not status.bootstrap_answered or _has_no_listener(status):
+    elif not status.reach.answered or _has_no_listener(status):
         state = "starting"
     else:
         state = "degraded" if reasons else "ready"
@@ -177,13 +120,13 @@ def _silent(seconds: float) -> str:
 
 def _hung(status: Status) -> list[str]:
     config, brokers, reasons = status.config, status.brokers, []
-    for node_id, since in status.unanswered.hung(status.at).items():
-        if status.unreachable_brokers.of(node_id):
+    for node_id, since in status.hung_brokers.hung(status.at).items():
+        if status.reach.of(node_id):
             continue
         name = called(node_id, brokers, transparent=config.is_transparent)
         if node_id is not None and node_id in brokers and not config.is_transparent:
             name += f" at {brokers[node_id].address}"
-        outstanding = status.unanswered.outstanding(node_id)
+        outstanding = status.hung_brokers.outstanding(node_id)
         reasons.append(f"{name}: {_silent(status.at - since)} (outstanding requests: {outstanding})")
     return reasons
 
@@ -270,7 +213,6 @@ class Account:
     """How many connections the gateway itself has closed, by reason."""
     faults: Counter[str]
     """How many connections were closed because of a peer's fault, by side."""
-    connect_failures: Counter[NodeId]
     tls_failures: Counter[str]
     authentication_failures: Counter[str]
     leaders_updated: int

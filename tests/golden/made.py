@@ -16,12 +16,13 @@ from proxy.command.config import Config, load
 from proxy.core.events import FetchKind, NotFollowed, Refusal, SideTally, Tally
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
 from proxy.features.declared import FEATURES, NAMES
+from proxy.telemetry.brokers import HungBrokers, Reachability
 from proxy.telemetry.history import History, RecentEvents
+from proxy.telemetry.logs import silent
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import overview
-from proxy.telemetry.status import Account, Status, UnreachableBrokers, WithBroker
-from proxy.telemetry.totals import BROKER_FETCHES
-from proxy.telemetry.unanswered import Unanswered
+from proxy.telemetry.status import Account, Status, WithBroker
+from proxy.telemetry.totals import BROKER_FETCHES, NodeId
 
 FOLDER: Final = Path(__file__).parent
 OPTIONS: Final = {"bootstrap": "kafka-1:9092", "sessions_off_for": "b,a"}
@@ -158,8 +159,9 @@ def account(*features: str) -> Account:
     history = History()
     for at in range(3):
         history.note(2.0 * at, [at * next(number) for _ in range(BROKER_FETCHES + len(FetchKind))])
+    failures = counts.pop("connect_failures")
     return Account(
-        status=_status(number, load(OPTIONS | options, {}, None)),
+        status=_status(number, load(OPTIONS | options, {}, None), failures),
         uptime_seconds=next(number) / 8,
         history=history,
         saved_bytes={None: next(number), 1: next(number), 2: next(number)},
@@ -168,22 +170,23 @@ def account(*features: str) -> Account:
     )
 
 
-def _status(number: "itertools.count[int]", config: Config) -> Status:
+def _status(number: "itertools.count[int]", config: Config, failures: Counter[NodeId]) -> Status:
     slots, connections, buffered = (next(number) for _ in range(3))
-    unreachable = UnreachableBrokers()
-    unreachable.failed(2, "connection refused", 90.0)
+    log, bootstrap = silent(), Address("kafka-1", 9092)
+    reach = Reachability((bootstrap,), log, lambda *_, **__: None, str)
+    reach.bootstrap_responded(bootstrap)
+    reach.unreachable(2, "connection refused")
+    reach.since[2], reach.failures = 90.0, failures
     return Status(
         at=100.0,
         config=config,
         listen=Address("127.0.0.1", 19092),
-        bootstrap=(Address("kafka-1", 9092),),
         brokers={
             1: Broker(node_id=1, address=Address("kafka-1", 9092), listener=Address("127.0.0.1", 19094)),
             2: Broker(node_id=2, address=Address("kafka-2", 9092), problem="port 19095 is taken"),
         },
-        unreachable_brokers=unreachable,
-        unanswered=Unanswered(),
-        bootstrap_answered=True,
+        reach=reach,
+        hung_brokers=HungBrokers(log, lambda *_, **__: None, str),
         draining=False,
         problems=["the listener of broker 2 is missing"],
         slots_used=slots,

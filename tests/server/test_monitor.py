@@ -130,7 +130,7 @@ def test_that_none_is_left_for_its_broker_is_no_fault_of_the_broker(
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
             gate.monitor.reach.answered = True
-            gate.monitor.reach.unreachable_brokers.reached(None, 0.0)
+            gate.monitor.reach.reached(None)
             with _descriptors_left(2):  # one for each end of the client's connection
                 async with client(gate.listen.port) as (reader, _):
                     assert await reader.read() == b""

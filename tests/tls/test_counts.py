@@ -37,7 +37,7 @@ async def test_a_handshake_with_a_broker(
         counts = gate.server.account()
         assert counts.tls_failures == {"client": 0, "broker": 1}
         assert counts.authentication_failures == {"client": 0, "broker": int(refused)}
-        assert counts.connect_failures == {None: 1}
+        assert gate.monitor.reach.failures == {None: 1}
 
 
 def test_a_broker_that_is_not_there_is_no_failure_of_tls(keys: Keys) -> None:
@@ -45,7 +45,7 @@ def test_a_broker_that_is_not_there_is_no_failure_of_tls(keys: Keys) -> None:
         async with stub_broker() as broker:
             address = broker.address
         async with gateway(address, WireGateway, **keys.to_broker()) as gate, client(gate.listen.port):
-            await until(lambda: gate.server.account().connect_failures)
+            await until(lambda: gate.monitor.reach.failures)
             assert gate.server.account().tls_failures == {"client": 0, "broker": 0}
 
     run(scene())

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from time import monotonic
 
 import pytest
 from cryptography import x509
@@ -222,13 +221,11 @@ def test_a_broker_that_wants_a_client_certificate_says_so(
             )
         assert str(caught.value) == f"127.0.0.1:{port}: {line}"
         async with gateway(f"127.0.0.1:{port}", WireGateway, **keys.to_broker()) as gate:
-            gate.monitor.reach.unreachable_brokers.reached(None, monotonic())
+            gate.monitor.reach.reached(None)
             async with client(gate.listen.port) as (reader, writer):
                 writer.write(b"x")
                 assert await reader.read() == b""
-            await until(
-                lambda: gate.monitor.reach.unreachable_brokers.of(None) == f"127.0.0.1:{port}: {line}"
-            )
+            await until(lambda: gate.monitor.reach.of(None) == f"127.0.0.1:{port}: {line}")
 
     with _wants_certificates(keys) as port:
         run(scene(port))
