@@ -128,9 +128,6 @@ class _OpenRequests:
         """Whether a response that may have records could not be parsed to its end. Then the next response may
         contain the rest of its records."""
 
-    def __len__(self) -> int:
-        return len(self._queue)
-
     def add(self, correlation_id: bytes, kind: _Kind) -> None:
         if len(self._queue) >= _MAX_OPEN:
             self.lose_order()

@@ -21,6 +21,8 @@ MAX_CONNECTIONS: Final = 500
 """The gateway sends those with the most bytes."""
 MAX_RESPONSE_BYTES: Final = 1 << 24
 _NO_STATE: Final = "another program responds there, or --metrics of a gateway; give the address of --admin"
+_REFUSED: Final = "it refuses the token of --token-file"
+_NO_ACCESS: Final = "it requires a token; give --token-file FILE"
 _REQUEST: Final = (
     "GET {path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: fetchgate-top\r\n"
     "Accept: application/json\r\nConnection: close\r\n{authorization}\r\n"
@@ -42,10 +44,6 @@ class AdminReader:
     def __str__(self) -> str:
         return f"https://{self.address}" if self.tls else str(self.address)
 
-    @property
-    def authorization(self) -> str:
-        return f"Authorization: Bearer {self.token}\r\n" if self.token else ""
-
     async def connect(self, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to the endpoint. If its address is a wildcard, connect to loopback.
 
@@ -63,13 +61,6 @@ class AdminReader:
         if isinstance(error, (EOFError, ConnectionResetError)) and not self.tls:
             return f"it closed the connection; if it has --admin-cert, give --admin https://{self.address}"
         return reason_of(error)
-
-    def why_refused(self) -> str:
-        return (
-            "it refuses the token of --token-file"
-            if self.token
-            else "it requires a token; give --token-file FILE"
-        )
 
 
 def tls_context(ca: Path | None) -> ssl.SSLContext:
@@ -137,11 +128,11 @@ async def _limited(endpoint: AdminReader) -> AsyncIterator[None]:
 async def _get(endpoint: AdminReader, path: str, statuses: Collection[bytes] = (b"200",)) -> bytearray:
     reader, writer = await endpoint.connect(MAX_RESPONSE_BYTES)
     try:
-        request = _REQUEST.format(path=path, address=endpoint.address, authorization=endpoint.authorization)
-        writer.write(request.encode())
+        token = f"Authorization: Bearer {endpoint.token}\r\n" if endpoint.token else ""
+        writer.write(_REQUEST.format(path=path, address=endpoint.address, authorization=token).encode())
         head = await reader.readuntil(b"\r\n\r\n")
         if head.split(b" ", 2)[1:2] == [b"401"]:
-            raise UnreachableError(endpoint.why_refused())
+            raise UnreachableError(_REFUSED if endpoint.token else _NO_ACCESS)
         if head.split(b" ", 2)[1:2] == [b"404"] and path.startswith("/state"):
             raise UnreachableError(_NO_STATE)
         if not head.startswith(b"HTTP/1.") or head.split(b" ", 2)[1] not in statuses:

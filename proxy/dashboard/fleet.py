@@ -85,9 +85,6 @@ class Fleet:
     def __init__(self, members: Iterable[tuple[str, str, str]]) -> None:
         self._members = {name: _Member(address, command) for name, address, command in members}
 
-    def __len__(self) -> int:
-        return len(self._members)
-
     def add(self, name: str, report: Report, now: float) -> None:
         member = self._members[name]
         reports = member.reports

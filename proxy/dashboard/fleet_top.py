@@ -16,7 +16,7 @@ from proxy.dashboard.asking import UnreachableError, ask_for_report
 from proxy.dashboard.choice import ERASE, ESCAPE, Listed, press
 from proxy.dashboard.fleet import SORTS, WORST_FIRST, Fleet, GatewayRow, chosen, has_meaning
 from proxy.dashboard.fleet_view import frame, height_of_page, page
-from proxy.dashboard.gateways import Gateway, Gateways
+from proxy.dashboard.gateways import Gateways
 from proxy.dashboard.screen import Size
 from proxy.dashboard.snapshot import Snapshot
 from proxy.dashboard.top import GatewayScreen, is_plain, show, size_of
@@ -53,29 +53,20 @@ def watch(gateways: Gateways, interval: float) -> int:
 
 class _Poller:
     def __init__(self, gateways: Gateways) -> None:
-        self._gateways = {one.name: one for one in gateways.members}
+        self.gateways = {one.name: one for one in gateways.members}
         self.fleet = Fleet(
             (one.name, str(one.reader) if one.reader else "", one.command) for one in gateways.members
         )
         self._places = {True: asyncio.Semaphore(AT_ONCE), False: asyncio.Semaphore(SILENT_AT_ONCE)}
 
-    def __getitem__(self, name: str) -> Gateway:
-        return self._gateways[name]
-
-    def __len__(self) -> int:
-        return len(self._gateways)
-
-    def names(self) -> list[str]:
-        return list(self._gateways)
-
     def rows(self) -> list[GatewayRow]:
         return self.fleet.every(monotonic())
 
     async def ask_each(self) -> None:
-        await asyncio.gather(*map(self.ask, self._gateways))
+        await asyncio.gather(*map(self.ask, self.gateways))
 
     async def ask(self, name: str) -> None:
-        gateway = self._gateways[name]
+        gateway = self.gateways[name]
         if gateway.reader is None:
             self.fleet.fail(name, gateway.problem, monotonic())
             return
@@ -110,9 +101,9 @@ class FleetScreen:
         return self._choice.quit or (self._one is not None and self._one[0].quit)
 
     async def follow(self) -> None:
-        period = max(self._interval, len(self._poller) / A_SECOND)
+        period = max(self._interval, len(self._poller.gateways) / A_SECOND)
         async with self._tasks as tasks:
-            for place, name in enumerate(self._poller.names()):
+            for place, name in enumerate(self._poller.gateways):
                 tasks.create_task(self._follow(name, place / A_SECOND, period))
             while True:
                 if not self._choice.paused:
@@ -155,7 +146,7 @@ class FleetScreen:
 
     def _open(self) -> None:
         # The gateway is opened only if more can be read of it than its row has.
-        gateway = self._poller[self._choice.opened] if self._choice.opened else None
+        gateway = self._poller.gateways.get(self._choice.opened)
         if gateway is None or gateway.reader is None or gateway.metrics:
             return
         state = _known(self._poller.fleet.row(gateway.name, monotonic()))

@@ -197,7 +197,7 @@ def test_requests_that_are_never_answered_take_no_memory() -> None:
     for correlation in range(1_000):
         _whole(CLIENT, request(ApiKey.PRODUCE, 2, correlation, b"\0\0" + SECRET), redactor)
 
-    assert not len(redactor._streams[CLIENT]._open)
+    assert not redactor._streams[CLIENT]._open._queue
 
 
 def test_requests_that_a_broker_does_not_answer_take_some_memory_and_no_more() -> None:
@@ -205,7 +205,7 @@ def test_requests_that_a_broker_does_not_answer_take_some_memory_and_no_more() -
     for correlation in range(20_000):
         _whole(CLIENT, request(ApiKey.METADATA, 1, correlation), redactor)
 
-    assert not len(redactor._streams[CLIENT]._open)
+    assert not redactor._streams[CLIENT]._open._queue
     answered = response(0, SECRET)
     assert _whole(BROKER, answered, redactor) == answered[:8] + bytes(len(SECRET))
 
