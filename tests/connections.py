@@ -13,15 +13,15 @@ _OWN = {"host", "fast"}
 
 
 class Asked(Connection):
-    """A `Connection` on which the attributes of `Connection.status()` can be read directly."""
+    """A `Connection` on which the attributes of `Connection.state` can be read directly."""
 
     @property
     def asker(self) -> Asker | None:
         """The stage that asks other brokers."""
-        return asker_of(self._state)
+        return asker_of(self.state)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.status(), name)
+        return getattr(self.state, name)
 
 
 def connect(sessions: SessionLimits, resolve: Any = None, **given: Any) -> Asked:

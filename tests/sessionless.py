@@ -71,9 +71,9 @@ class Client:
         """Repeat the same fetch until the broker has given the gateway a session."""
         for _ in range(UNTIL_A_SESSION):
             self.same(*wants, **fields)
-            if self.connection.status().session_epoch:
+            if self.connection.state.session_epoch:
                 break
-        assert self.connection.status().session_epoch == 1
+        assert self.connection.state.session_epoch == 1
         return self
 
     @property

@@ -150,7 +150,7 @@ async def until(true: Callable[[], object]) -> None:
 
 def _nothing_passes() -> FastPath:
     limits = SessionLimits(max_sessions=0)
-    state = ConnectionState(limits, Measured(), foreign=False, request_budget=None)
+    state = ConnectionState(limits, Measured(), foreign=False)
     return FastPath(state, max_request_bytes=1 << 20, on=False)
 
 
@@ -191,8 +191,9 @@ class Wire:
     to_broker: list[bytes | memoryview] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
-    def status(self) -> Self:
-        """Return this object. It also serves as the status, because it has all attributes of a status."""
+    @property
+    def state(self) -> Self:
+        """This object, because it has all that is read of a state."""
         return self
 
     def attach(self, _wake: object, _alarm: object) -> None:

@@ -87,7 +87,7 @@ class Twin:
     def _go_on(self, now: float) -> None:
         """Run the work that a core left for the next turn of the event loop."""
         for core in self.cores:
-            while core.goes_on:
+            while core.state.goes_on:
                 core.go_on(now)
 
     def receive_broker(self, data: bytes, now: float) -> None:
@@ -162,7 +162,7 @@ class Twin:
         assert self._sessions.used == self._others.used
         for name in self.asked:
             _same(name, on, off)
-        assert (on._state.phase, on._state.stream) == (off._state.phase, off._state.stream)
+        assert (on.state.phase, on.state.stream) == (off.state.phase, off.state.stream)
 
     def _compare_client(self, on: bytes, off: bytes) -> None:
         """Compare the bytes that both cores sent to the client."""

@@ -13,7 +13,7 @@ A fetch there and back:
    reads the response while it is forwarded, an `ExpandedFetch` keeps it until it is complete.
 5. `ConnectionState.send` sends the frame. `Connection.drain_broker` gives it to the shell.
 6. `Connection.receive_broker` gets the response. `FastPath.response` answers if a plan expects it. Otherwise
-   `BrokerSide.receive` gives the bytes to the handler of the request: `Handler.feed`.
+   `Connection` gives the bytes to the handler of the request: `Handler.feed`.
 7. An `ExpandedFetch` lets the session judge them (`Fetching.judge`), and makes the client's response from the
    table of partitions (`expand`, `Rotation.expand`). If the response can't be used, `Fetching.arrange_resend`
    notes how to send the fetch again, and `Fetches.send_again` puts a new handler into the same `InFlight`.

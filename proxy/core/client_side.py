@@ -1,4 +1,4 @@
-"""The client's side of a connection: processes the client's requests. Sans-IO.
+"""Processes the client's requests. Sans-IO.
 
 A fetch of a known version is buffered until it is complete. Then `Fetches` decides how to send it. Most other
 requests are forwarded as they arrive, and little more than length and header is read.
@@ -14,7 +14,7 @@ from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.events import ClientNamed, Refusal
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import NO_RESPONSE_TIME
-from proxy.core.in_flight import AT_ONCE, FORWARD, MAX_IN_FLIGHT, TOKEN, InFlight
+from proxy.core.in_flight import AT_ONCE, FORWARD, TOKEN, InFlight
 from proxy.core.plans import MAX_PREFIX
 from proxy.core.requests import (
     GROUP_SECONDS,
@@ -70,8 +70,6 @@ class ClientSide:
         "_max_request_bytes",
         "_rewriting",
         "_state",
-        "software_name",
-        "software_version",
     )
 
     def __init__(
@@ -91,8 +89,6 @@ class ClientSide:
         self._header = b""
         """The header of the client's last fetch, after the correlation id."""
         self._header_version = -1
-        self.software_name = ""
-        self.software_version = ""
 
     # Bytes
 
@@ -112,29 +108,16 @@ class ClientSide:
             self._forward_rest(requests.next())
         self.go_on()
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether some of the buffered bytes from the client can be processed now."""
-        state, requests = self._state, self._state.from_client
-        return (
-            bool(requests.data)
-            and requests.ready
-            and not requests.held
-            and (len(state.queue.owed) < MAX_IN_FLIGHT or state.stream is not _FRAMES)
-            and state.fault is None
-            and state.phase is not _CLOSING
-        )
-
     def go_on(self) -> None:
         """Process waiting bytes from the client, at most `AT_ONCE` frames after a request that was held."""
-        requests = self._state.from_client
+        state, requests = self._state, self._state.from_client
         if not requests.data:
             return
-        held = requests.held and not any(stage.holds for stage in self._state.stages)
-        if held and self._state.phase is not _CLOSING:
+        held = requests.held and not any(stage.holds for stage in state.stages)
+        if held and state.phase is not _CLOSING:
             self._next()
         left = AT_ONCE
-        while left and self.goes_on:
+        while left and state.requests_wait:
             left -= 1
             self._next()
 
@@ -410,15 +393,16 @@ class ClientSide:
             return
         self._state.plans.forget_fetch()  # sessions may be off for a client of this name
         if software is not None:
-            self.software_name, self.software_version = software.name, software.version
+            self._state.software_name, self._state.software_version = software.name, software.version
         self._report_names()
 
     def _report_names(self) -> None:
-        self._state.events.append(
+        state = self._state
+        state.events.append(
             ClientNamed(
-                client_id=self._state.client_id,
-                software_name=self.software_name,
-                software_version=self.software_version,
+                client_id=state.client_id,
+                software_name=state.software_name,
+                software_version=state.software_version,
             )
         )
 

@@ -1,30 +1,36 @@
 """One client connection and its broker connection: bytes from either side in, bytes out. Sans-IO.
 
-`ClientSide` takes the client's bytes, `BrokerSide` the broker's, and both share a `ConnectionState`. Requests
-of unknown APIs are forwarded unchanged. The core never raises for a peer's fault. `Connection.fault` is the
-reason why the connection has to end.
+`Connection` gets all calls of the shell. It processes the broker's responses itself, and gives the client's
+requests to `ClientSide`. Both share a `ConnectionState`, which also answers what the shell asks.
+
+A broker responds in order, so a response belongs to the oldest unanswered request. The handler of that
+request makes the client's bytes from the response. The client gets responses in the order of its requests. A
+call processes a limited number of responses. The next call processes the remaining bytes.
+
+The core never raises for a peer's fault. `ConnectionState.fault` is the reason why the connection has to end.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from proxy.core.broker_side import BrokerSide
 from proxy.core.budget import RequestBudget
 from proxy.core.client_side import ClientSide
 from proxy.core.connection_state import ConnectionState, Phase, Stream
-from proxy.core.connection_status import ConnectionStatus
 from proxy.core.eligibility import BrokerVersions, Eligibility, SessionLimits
-from proxy.core.events import Event, Fault, SideTally, Tally
+from proxy.core.events import Event, SideTally, Tally
 from proxy.core.expanded_fetch import SessionPlan
 from proxy.core.fast_path import FastPath
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import Measured
-from proxy.core.in_flight import MAX_IN_FLIGHT
+from proxy.core.in_flight import AT_ONCE, TOKEN, InFlight
 from proxy.core.leaders import Leaders
+from proxy.core.requests import MAX_TOKEN
 from proxy.core.responses import AddressRewriting, Rewriting
 from proxy.core.stage import Stage
 from proxy.protocol.addresses import Resolve
+from proxy.protocol.api import LENGTH_BYTES, RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES, ApiKey
+from proxy.protocol.framing import is_frame
 from proxy.protocol.primitives import Buffer
 from proxy.session.decision import Reason
 from proxy.session.partitions import PartitionTable
@@ -81,30 +87,27 @@ class Connection:
     | | |
     |---|---|
     | `fast_path` | gets the bytes of either side first |
-    | `receive_client`, `receive_broker`, `go_on` | process new bytes, and waiting bytes (`goes_on`) |
+    | `receive_client`, `receive_broker`, `go_on` | process new bytes, and waiting bytes |
     | `client_ended`, `broker_ended`, `brokers_opened`, `tick` | process other events; call `attach` first |
     | `shrink` | call this every few seconds |
     | `close_session`, then `ended` | end the connection |
     | `drain_client`, `drain_broker`, `drain_events` | take bytes and events, after each of these calls |
-    | `fault`, `done`, `reads_client`, `goes_on`, `responses_wait`, `wire`, `buffered` | then read these |
-    | `tally`, `status()` | read these from time to time |
+    | `state` | then act on what it says |
+    | `tally`, `due_at` | read these from time to time |
 
     `resolve` returns the address of a broker for clients. None leaves addresses unchanged. Tests can turn the
     fast path off (`fast`).
     """
 
     __slots__ = (
-        "_broker_side",
         "_client_ended",
         "_client_side",
         "_closes",
         "_fetches",
-        "_queue",
-        "_state",
-        "_status",
         "_versions",
         "events",
         "fast_path",
+        "state",
         "to_broker",
         "to_client",
     )
@@ -119,17 +122,16 @@ class Connection:
         host: str = "",
         fast: bool = True,
     ) -> None:
-        measured, max_request_bytes = broker.measured or Measured(), common.max_request_bytes
-        state = ConnectionState(
+        self.state = state = ConnectionState(
             sessions,
-            measured,
+            broker.measured or Measured(),
             foreign=common.maybe_not_kafka,
-            request_budget=common.request_budget,
+            request_budget=common.request_budget or RequestBudget(),
             host=host,
             broker=broker.name,
         )
-        self._state, self._queue = state, state.queue
-        self.fast_path = FastPath(state, max_request_bytes=max_request_bytes, on=fast)
+        """The shell reads it, and changes nothing."""
+        self.fast_path = FastPath(state, max_request_bytes=common.max_request_bytes, on=fast)
         """Gets all bytes first. The other methods get only the bytes that it does not handle."""
         self.events = state.events
         self.to_client, self.to_broker = state.to_client, state.to_broker
@@ -143,78 +145,49 @@ class Connection:
         )
         self._fetches = state.fetches = fetches = Fetches(state, sessions, eligibility, rewriting, leaders)
         state.stages += [make(state) for make in common.stages]
-        self._client_side = ClientSide(
-            state,
-            fetches,
-            rewriting,
-            max_request_bytes=max_request_bytes,
-        )
+        self._client_side = ClientSide(state, fetches, rewriting, max_request_bytes=common.max_request_bytes)
         for stage in state.stages:
             stage.connect_core(self._client_side.process, self._resume, self._settle)
         self._client_ended = False
         """Whether the client has stopped sending. It still gets its responses."""
         self._closes = False
         """Whether to close the session as soon as no bytes of the client wait."""
-        self._broker_side = BrokerSide(state)
-        self._status = ConnectionStatus(state, self._client_side, self._broker_side, fetches, self.fast_path)
 
     def __repr__(self) -> str:
-        client_id, in_flight = self._state.client_id, len(self._queue.owed)
+        client_id, in_flight = self.state.client_id, len(self.state.queue.owed)
         return f"<Connection {client_id!r} in_flight={in_flight} {self._fetches.session!r}>"
 
-    # What the shell acts on
+    # What the shell takes and reads
+
+    def drain_client(self) -> list[Buffer]:
+        """Return the bytes to send to the client, and remove them."""
+        return _drain(self.to_client, self.state.tally.client)
+
+    def drain_broker(self) -> list[Buffer]:
+        """Return the bytes to send to the broker, and remove them."""
+        return _drain(self.to_broker, self.state.tally.broker)
+
+    def drain_events(self) -> list[Event]:
+        """Return the events since the last call, and remove them."""
+        due = self.events.copy()
+        self.events.clear()
+        return due
 
     @property
     def tally(self) -> Tally:
-        return self._state.plans.count()
+        return self.state.plans.count()
 
     @property
-    def fault(self) -> Fault | None:
-        """The reason why the connection has to end. The client must still get the bytes of `drain_client`."""
-        return self._state.fault
+    def due_at(self) -> float | None:
+        """The time until which the broker may delay its next response, in seconds, if one is expected.
 
-    @property
-    def reads_client(self) -> bool:
-        """Whether the core accepts more bytes from the client now."""
-        state, queue = self._state, self._queue
-        if state.phase is _CLOSING:
-            return False
-        requests = state.from_client
-        waits = requests.held or (requests.ready and not requests.left)
-        if waits and not any(stage.reads_on(len(requests)) for stage in state.stages):
-            return False
-        # The gateway's own requests wait for the end of a frame that is being forwarded: read the rest of it.
-        return requests.left > 0 or (not queue.resending and len(queue.owed) < MAX_IN_FLIGHT)
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the next call of `go_on` can process received bytes of either side."""
-        return self._broker_side.waiting > 0 or self._client_side.goes_on
-
-    @property
-    def responses_wait(self) -> bool:
-        return self._broker_side.waiting > 0
-
-    @property
-    def done(self) -> bool:
-        """Whether `close_session` was called and no request is in flight any more."""
-        state = self._state
-        if state.phase is not Phase.CLOSING or self._broker_side.waiting:
-            return False
-        if any(request.handler.awaits_brokers for request in self._queue.owed):
-            return False
-        # An incomplete request gets no response.
-        expected = self._queue.expected
-        return not expected or (state.from_client.left > 0 and expected[0] is state.forwarding)
-
-    @property
-    def wire(self) -> bool:
-        """Whether the protocol is not Kafka, so that everything is forwarded, including each side's end."""
-        return self._state.stream is Stream.WIRE
-
-    @property
-    def buffered(self) -> int:
-        return self._queue.buffered
+        A broker answers requests one by one, so the oldest request counts. Its wait starts when it was sent,
+        or when the broker's last bytes arrived, whichever is later.
+        """
+        if not self.state.queue.expected:
+            return None
+        request = self.state.queue.expected[0]
+        return max(request.sent_at, self.fast_path.began) + request.handler.wait
 
     @property
     def decided(self) -> Reason | None:
@@ -228,26 +201,8 @@ class Connection:
     @property
     def plan(self) -> SessionPlan | None:
         """The plan for the next fetch of the session, if the fast path has one."""
-        plan = self._state.plans.fetch
+        plan = self.state.plans.fetch
         return plan if isinstance(plan, SessionPlan) else None
-
-    def drain_client(self) -> list[Buffer]:
-        """Return the bytes to send to the client, and remove them."""
-        return _drain(self.to_client, self._state.tally.client)
-
-    def drain_broker(self) -> list[Buffer]:
-        """Return the bytes to send to the broker, and remove them."""
-        return _drain(self.to_broker, self._state.tally.broker)
-
-    def status(self) -> ConnectionStatus:
-        """Return the view of this connection for `/state` and metrics. Each call returns the same object."""
-        return self._status
-
-    def drain_events(self) -> list[Event]:
-        """Return the events since the last call, and remove them."""
-        due = self.events.copy()
-        self.events.clear()
-        return due
 
     # What the shell tells
 
@@ -259,19 +214,19 @@ class Connection:
                 timer. It must write at once, because bytes of the fast path must come later.
             alarm: gets the time, in seconds, at which the shell has to call `tick`.
         """
-        for stage in self._state.stages:
+        for stage in self.state.stages:
             stage.attach(wake, alarm)
 
     def tick(self, now: float) -> None:
         """Do the work that is due. The shell calls this at the time that `alarm` got (`attach`)."""
-        for stage in self._state.stages:
+        for stage in self.state.stages:
             stage.tick(now)
-        self._state.now = now
+        self.state.now = now
         self._settle()
 
     def shrink(self) -> None:
         """Release memory that an idle connection does not need. The shell calls this every few seconds."""
-        self._queue.shrink()
+        self.state.queue.shrink()
         self.fast_path.settle()
 
     def receive_client(self, data: bytes, now: float) -> None:
@@ -279,18 +234,18 @@ class Connection:
         self._client_side.receive(data, now)
         self._settle()
 
-    def go_on(self, now: float) -> None:
-        """Process more of the waiting bytes. `goes_on` tells whether this is needed."""
-        if self._broker_side.waiting:
-            self.receive_broker(b"", now)
-            return
-        self._state.now = now
+    def receive_broker(self, data: bytes, now: float) -> None:
+        """Process bytes from the broker that did not take the fast path."""
+        self.state.now = now
+        self._responses(data)
         self._finish_waiting()
         self._settle()
 
-    def receive_broker(self, data: bytes, now: float) -> None:
-        """Process bytes from the broker that did not take the fast path."""
-        self._broker_side.receive(data, now)
+    def go_on(self, now: float) -> None:
+        """Process more of the waiting bytes. `ConnectionState.goes_on` tells whether this is needed."""
+        self.state.now = now
+        if self.state.responses_wait:
+            self._responses(b"")
         self._finish_waiting()
         self._settle()
 
@@ -299,7 +254,7 @@ class Connection:
 
         If the client has ended its stream, its bytes that wait are processed first.
         """
-        state = self._state
+        state = self.state
         state.now = now
         if self._client_ended and not self._closes:
             self._closes = True
@@ -320,68 +275,159 @@ class Connection:
         self._settle()
 
     def _finish_waiting(self) -> None:
+        state = self.state
         self._client_side.go_on()
-        self._close_after_last()
-
-    def _close_after_last(self) -> None:
-        state = self._state
         if not self._closes:
             return
-        waits = state.from_client.ready or state.from_client.held or self._stage_is_busy
+        waits = state.from_client.ready or state.from_client.held or state.stage_is_busy
         if state.fault is not None or not waits:
             self._closes = self._client_ended = False
             self.close_session(state.now)
 
     def client_ended(self) -> None:
         # With only a part of a request, the client does not speak Kafka.
-        if self._state.foreign and self._state.from_client:
-            self._state.be_wire()
+        if self.state.foreign and self.state.from_client:
+            self.state.be_wire()
         # After a client's half-close, a broker still answers its earlier requests (fetch-semantics 1.7).
         self._client_ended = True
 
     def broker_ended(self) -> None:
         if part := self.fast_path.part():
-            self.receive_broker(part, self._state.now)
-        while self._broker_side.waiting:
-            self.receive_broker(b"", self._state.now)
+            self.receive_broker(part, self.state.now)
+        while self.state.responses_wait:
+            self.receive_broker(b"", self.state.now)
         self._versions.forget()  # the next broker at this address may be of another release
-        for stage in self._state.stages:
+        for stage in self.state.stages:
             stage.lose()
             stage.release()
         # With only a part of a response, the broker does not speak Kafka.
-        if self._state.foreign and self._state.from_broker:
-            self._state.be_wire()
-        for request in list(self._queue.owed):
+        if self.state.foreign and self.state.from_broker:
+            self.state.be_wire()
+        for request in list(self.state.queue.owed):
             if request.handler.awaits_brokers:
                 self.brokers_opened(request.handler.awaits_brokers)
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
-        """See `BrokerSide.brokers_opened`."""
-        self._broker_side.brokers_opened(node_ids)
+        """Send the responses that waited for listeners of these brokers. Brokers without one are left out."""
+        queue, to_client = self.state.queue, self.state.to_client
+        for request in list(queue.owed):
+            handler = request.handler
+            if handler.awaits_brokers and handler.awaits_brokers <= node_ids:
+                buffered = handler.buffered
+                pieces = handler.opened()
+                queue.buffered += handler.buffered - buffered
+                to_client += queue.in_turn(request, pieces) + queue.ended(request)
         self._settle()
 
     def ended(self, now: float = 0.0) -> None:
         """Drop everything in flight, because both sides have ended."""
-        self._state.now = max(self._state.now, now)
-        for stage in self._state.stages:
+        self.state.now = max(self.state.now, now)
+        for stage in self.state.stages:
             stage.end()
         self._fetches.end()
         self._versions.ended(self._fetches.eligibility)
         self.fast_path.end()
-        self._state.end()  # now: a link is part of a cycle, which may wait long for its collection
+        self.state.end()  # now: a link is part of a cycle, which may wait long for its collection
 
     def _settle(self) -> None:
-        for stage in self._state.stages:
+        for stage in self.state.stages:
             stage.settle()
         self.fast_path.settle()
-
-    @property
-    def _stage_is_busy(self) -> bool:
-        return any(stage.busy for stage in self._state.stages)
 
     def _resume(self) -> None:
         self._finish_waiting()
         self._settle()
+
+    # The broker's responses
+
+    def _responses(self, data: bytes) -> None:
+        state = self.state
+        state.tally.broker.bytes_in += len(data)
+        if state.fault is not None:
+            return
+        frames, expected = state.from_broker, state.queue.expected
+        whole = is_frame(data) and expected and frames.idle and len(data) >= RESPONSE_START_BYTES
+        if whole and data[RESPONSE_CORRELATION_ID] == expected[0].correlation_id:  # as nearly every read
+            self._begin(expected[0], len(data))
+            self._response(expected[0], data, last=True)
+            return
+        frames.feed(data)
+        left_at_once = AT_ONCE
+        while frames and state.fault is None:
+            if not frames.left:
+                if not left_at_once:
+                    return
+                left_at_once -= 1
+                if not expected and state.stream is not _FRAMES:
+                    if state.stream is Stream.TOKENS:  # a token that answers none of the client's
+                        state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
+                    state.to_client.append(frames.rest())
+                    return
+                start = RESPONSE_START_BYTES
+                if expected and expected[0].handler is TOKEN:
+                    start = LENGTH_BYTES
+                if len(frames) < start and (expected or not state.foreign):
+                    frames.need = start
+                    return
+                if not self._begins(frames.peek(RESPONSE_START_BYTES)):
+                    return
+            chunk = frames.next()
+            self._response(expected[0], chunk, last=not frames.left)
+
+    def _begins(self, data: bytes) -> bool:
+        """Return whether a response begins here. If not, there is a fault, or all bytes are forwarded now."""
+        state, expected = self.state, self.state.queue.expected
+        length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
+        if expected and expected[0].handler is TOKEN:
+            if not 0 <= length <= MAX_TOKEN:
+                state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
+                state.queue.clear()
+                return False
+        elif wrong := self._mismatch(data, length):
+            state.unread("broker", wrong)
+            return False
+        state.from_broker.left = size = LENGTH_BYTES + length
+        self._begin(expected[0], size)
+        return True
+
+    def _mismatch(self, data: bytes, length: int) -> str:
+        """Return what is wrong with the start of a response, or ""."""
+        expected = self.state.queue.expected
+        if length < RESPONSE_START_BYTES - LENGTH_BYTES:
+            return f"a response of {length} bytes"
+        if not expected:
+            return "a response without a request"
+        if data[RESPONSE_CORRELATION_ID] == expected[0].correlation_id:
+            return ""
+        asked = int.from_bytes(expected[0].correlation_id, signed=True)
+        got = int.from_bytes(data[RESPONSE_CORRELATION_ID], signed=True)
+        return f"a response to request {got} before that to request {asked}"
+
+    def _begin(self, request: InFlight, size: int) -> None:
+        state = self.state
+        state.foreign = False
+        state.response_size = size
+        state.meter.began = state.now
+        request.handler = request.handler.begin(request)
+
+    def _response(self, request: InFlight, chunk: bytes, *, last: bool) -> None:
+        state, handler = self.state, request.handler
+        queue, buffered = state.queue, handler.buffered
+        if request.api_key == _PRODUCE:
+            state.tally.produce_bytes += len(chunk)
+        pieces = handler.feed(chunk, last=last)
+        queue.buffered += handler.buffered - buffered
+        if pieces:
+            state.to_client += queue.in_turn(request, pieces)
+        if not last:
+            return
+        for stage in state.stages:
+            stage.on_answered(request.api_key)
+        queue.expected.popleft()
+        if request.api_key != _FETCH:
+            state.meter.note_other(request.api_key, request.sent_at)
+        if handler.end(request) and (waited := queue.ended(request)):
+            state.to_client += waited
 
 
 def _drain(pieces: list[Buffer], side: SideTally) -> list[Buffer]:
@@ -391,5 +437,7 @@ def _drain(pieces: list[Buffer], side: SideTally) -> list[Buffer]:
     return due
 
 
-# A member of an enum is looked up slowly.
-_CLOSING: Final = Phase.CLOSING
+# Needed for every response, and members of enums are slow to look up.
+_FETCH: Final = int(ApiKey.FETCH)
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+_FRAMES: Final = Stream.FRAMES

@@ -1,9 +1,10 @@
-"""The state that both sides of a connection share: framing, requests in flight, bytes to send. Sans-IO.
+"""The state that both directions of a connection share, and what the shell asks of it. Sans-IO.
 
-`ClientSide` and `BrokerSide` process the bytes of their sides. Both can detect that the protocol is not
-Kafka. Both send requests, because the broker's side sends a fetch again after an unusable response.
+`ClientSide` processes the client's requests, `Connection` the broker's responses. Both can detect that the
+protocol is not Kafka. Both send requests, because a fetch is sent again after an unusable response.
 """
 
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
@@ -11,16 +12,19 @@ from proxy.core.budget import RequestBudget
 from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.events import Event, Fault, Passthrough, Refusal, Tally
 from proxy.core.histograms import Measured, Meter
-from proxy.core.in_flight import InFlight, ResponseQueue
+from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES, InFlight, ResponseQueue
 from proxy.core.plans import Plans
 from proxy.core.requests import TLS_HANDSHAKE
 from proxy.core.stage import Stage
 from proxy.protocol.api import ApiKey
 from proxy.protocol.framing import Framer
 from proxy.protocol.primitives import Buffer
+from proxy.protocol.produce import READ_WITHIN
 from proxy.session.decision import Reason
+from proxy.session.handler import FetchSessionHandler
 
-_PRODUCE: Final = int(ApiKey.PRODUCE)
+QUEUED_FREE: Final = 65_536
+"""The largest number of bytes for which `ConnectionState.queued` is 0."""
 
 
 class Phase(Enum):
@@ -62,6 +66,11 @@ class RequestFramer(Framer):
         self.held = False
         """Whether the next request is complete, but has to wait, for example for an earlier response."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether all has come for the next step, but it was not taken yet."""
+        return self.held or (self.ready and not self.left)
+
     def reserve(self, size: int) -> bool:
         """Wait for `size` bytes of the next request, and reserve memory for them if there is room."""
         if not self._budget.reserve(size):
@@ -86,8 +95,11 @@ class RequestFramer(Framer):
 
 
 class Asking(Protocol):
-    """The part of `Fetches` that stages use."""
+    """The part of `Fetches` that stages and the state use."""
 
+    session: FetchSessionHandler
+    decided: Reason | None
+    """The reason why the last fetch did not use the session, if any."""
     eligibility: Eligibility
     """Knows the broker's features."""
     version: int
@@ -97,103 +109,137 @@ class Asking(Protocol):
         """Ask the broker for its features, in the name of the client that has sent this frame."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ConnectionState:
-    """The state that both sides of a connection share.
+    """What both directions of a connection share. The stages read and change it, too."""
 
-    `foreign`: the client may use TLS, or a protocol other than Kafka. The name of the broker is empty, or has
-    a comma, if the broker is not known exactly.
-    """
+    limits: InitVar[SessionLimits]
+    measured: InitVar[Measured]
+    _: KW_ONLY
+    foreign: bool
+    """Whether it is still possible that the protocol is not Kafka, or TLS: no request has been answered
+    yet."""
+    request_budget: RequestBudget = field(default_factory=RequestBudget)
+    host: str = ""
+    broker: str = ""
+    """The broker's name. Empty, or with a comma, if it is not known exactly."""
+    fetches: Asking = field(init=False)
+    """`Connection` sets it before it makes the stages."""
 
-    __slots__ = (
-        "broker",
-        "client_id",
-        "client_version",
-        "delayed",
-        "events",
-        "fault",
-        "fetches",
-        "foreign",
-        "forwarding",
-        "from_broker",
-        "from_client",
-        "gets_part",
-        "host",
-        "mechanism",
-        "meter",
-        "now",
-        "phase",
-        "plans",
-        "produces",
-        "queue",
-        "request_budget",
-        "response_size",
-        "stages",
-        "stream",
-        "tally",
-        "to_broker",
-        "to_client",
-        "tokens",
-    )
+    # Bytes and requests
+    from_client: RequestFramer = field(init=False)
+    """If its `left` is above 0, a request is being forwarded while it arrives."""
+    from_broker: Framer = field(default_factory=Framer)
+    to_client: list[Buffer] = field(default_factory=list)
+    to_broker: list[Buffer] = field(default_factory=list)
+    """Bytes that the shell has not sent yet. The lists `events`, `to_client` and `to_broker` are emptied,
+    never replaced."""
+    queue: ResponseQueue = field(default_factory=ResponseQueue)
+    forwarding: InFlight | None = None
+    """The request that is being forwarded while it arrives, if the broker will respond to it."""
+    produces: bool = False
+    """Whether the request that is being forwarded while it arrives is a Produce request."""
+    delayed: list[tuple[InFlight, bytes]] = field(default_factory=list)
+    """The calls of `send` that wait until the request that is being forwarded has ended."""
+    response_size: int = 0
+    """The size of the response that is now arriving."""
+    stages: list[Stage] = field(default_factory=list)
+    """In order from the client to the broker."""
 
-    fetches: Asking
-    """For stages. `Connection` sets it before it makes them."""
+    # How far it has come
+    now: float = 0.0
+    """When the current bytes were read, in seconds."""
+    phase: Phase = Phase.NEW
+    stream: Stream = Stream.FRAMES
+    tokens: int = 0
+    """How many SASL tokens the client still sends without a header, or `UNCOUNTED`."""
+    fault: Fault | None = None
+    """The reason why the connection has to end. The client must still get the bytes in `to_client`."""
 
-    def __init__(
-        self,
-        limits: SessionLimits,
-        measured: Measured,
-        *,
-        foreign: bool,
-        request_budget: RequestBudget | None,
-        host: str = "",
-        broker: str = "",
-    ) -> None:
-        self.host = host
-        self.broker = broker
-        self.gets_part = False
-        """Whether a stage gives the client only some records of a partition, or may do so. Then no other
-        stage changes what its fetches ask for, or which broker answers them."""
-        self.client_version = 0
-        """The version of the client's last fetch, if a stage has made another one of it. Otherwise 0."""
-        self.tally = Tally()
-        """`Plans.count` later adds the exchanges that used the fast path."""
+    # The client
+    client_id: str = ""
+    """The client id, made readable: of the last ApiVersions, else of the first fetch. A later fetch with
+    another client id does not change it. A stage may set it at the first request of any kind."""
+    software_name: str = ""
+    software_version: str = ""
+    """Of the client's software (KIP-511)."""
+    mechanism: str = ""
+    """The SASL mechanism that the client has asked for last. "" if it is unknown."""
+    client_version: int = 0
+    """The version of the client's last fetch, if a stage has made another one of it. Otherwise 0."""
+    gets_part: bool = False
+    """Whether a stage gives the client only some records of a partition, or may do so. Then no other stage
+    changes what its fetches ask for, or which broker answers them."""
+
+    # What is counted and remembered
+    events: list[Event] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+    """`Plans.count` later adds the exchanges that used the fast path."""
+    meter: Meter = field(init=False)
+    plans: Plans = field(init=False)
+
+    def __post_init__(self, limits: SessionLimits, measured: Measured) -> None:
+        self.from_client = RequestFramer(self.request_budget)
         self.meter = Meter(measured, self.tally)
         self.plans = Plans(limits, measured, self.tally, self.meter)
-        self.events: list[Event] = []
-        self.to_client: list[Buffer] = []
-        self.to_broker: list[Buffer] = []
-        """Bytes that the shell has not sent yet. The lists `events`, `to_client` and `to_broker` are emptied,
-        never replaced."""
-        self.client_id = ""
-        """The client id, made readable: of the last ApiVersions, else of the first fetch. A later fetch with
-        another client id does not change it. A stage may set it at the first request of any kind."""
-        self.mechanism = ""
-        """The SASL mechanism that the client has asked for last. "" if it is unknown."""
-        self.now = 0.0
-        """When the current bytes were read, in seconds."""
-        self.phase = Phase.NEW
-        self.stream = Stream.FRAMES
-        self.tokens = 0
-        """How many SASL tokens the client still sends without a header, or `UNCOUNTED`."""
-        self.foreign = foreign
-        """Whether it is still possible that the protocol is not Kafka: no request has been answered yet."""
-        self.stages: list[Stage] = []
-        """In order from the client to the broker."""
-        self.fault: Fault | None = None
-        """The reason why the connection has to end. The client must still get the bytes in `to_client`."""
-        self.request_budget = request_budget or RequestBudget()
-        self.from_client = RequestFramer(self.request_budget)
-        """If its `left` is above 0, a request is being forwarded while it arrives."""
-        self.from_broker = Framer()
-        self.forwarding: InFlight | None = None
-        """The request that is being forwarded while it arrives, if the broker will respond to it."""
-        self.produces = False
-        """Whether the request that is being forwarded while it arrives is a Produce request."""
-        self.delayed: list[tuple[InFlight, bytes]] = []
-        """The calls of `send` that wait until the request that is being forwarded has ended."""
-        self.queue = ResponseQueue()
-        self.response_size = 0
-        """The size of the response that is now arriving."""
+
+    # What the shell acts on after each call
+
+    @property
+    def reads_client(self) -> bool:
+        """Whether the core accepts more bytes from the client now."""
+        if self.phase is _CLOSING:
+            return False
+        requests, queue = self.from_client, self.queue
+        if requests.waits and not any(stage.reads_on(len(requests)) for stage in self.stages):
+            return False
+        # The gateway's own requests wait for the end of a frame that is being forwarded: read the rest of it.
+        return requests.left > 0 or (not queue.resending and len(queue.owed) < MAX_IN_FLIGHT)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next call of `Connection.go_on` can process received bytes of either side."""
+        return self.responses_wait or self.requests_wait
+
+    @property
+    def responses_wait(self) -> bool:
+        """Whether some of the buffered bytes from the broker can be processed now."""
+        responses = self.from_broker
+        return bool(responses.data) and self.fault is None and responses.ready
+
+    @property
+    def requests_wait(self) -> bool:
+        """Whether some of the buffered bytes from the client can be processed now."""
+        requests = self.from_client
+        return (
+            bool(requests.data)
+            and requests.ready
+            and not requests.held
+            and (len(self.queue.owed) < MAX_IN_FLIGHT or self.stream is not _FRAMES)
+            and self.fault is None
+            and self.phase is not _CLOSING
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether `Connection.close_session` was called and no request is in flight any more."""
+        if self.phase is not _CLOSING or self.responses_wait:
+            return False
+        if any(request.handler.awaits_brokers for request in self.queue.owed):
+            return False
+        # An incomplete request gets no response.
+        return not self.queue.expected or self.awaits_client
+
+    @property
+    def wire(self) -> bool:
+        """Whether the protocol is not Kafka, so that everything is forwarded, including each side's end."""
+        return self.stream is Stream.WIRE
+
+    @property
+    def buffered(self) -> int:
+        return self.queue.buffered
+
+    # What the shell asks now and then, for /state and metrics too
 
     @property
     def between_requests(self) -> bool:
@@ -202,6 +248,104 @@ class ConnectionState:
         If not, an end of the connection cuts something off: a request, a SASL token, or another protocol.
         """
         return self.stream is Stream.FRAMES and not self.from_client.left
+
+    @property
+    def begun(self) -> bool:
+        """Whether `Phase.NEW` is over, or more than READ_WITHIN bytes of a forwarded request were received.
+
+        Also true if the protocol is not Kafka.
+        """
+        large = self.from_client.left > 0 and self.plans.count().client.bytes_in > READ_WITHIN
+        return self.phase is not Phase.NEW or large or self.wire
+
+    @property
+    def busy(self) -> bool:
+        """Whether the client waits for a response, or a stage still has work for it.
+
+        An incomplete request does not count. If the protocol is not Kafka, it is unknown which side sends
+        next. Then the client counts as waiting once both sides have sent something.
+        """
+        if self.wire:
+            tally = self.plans.count()
+            return tally.client.bytes_in > 0 and tally.broker.bytes_in > 0
+        if self.from_client.left:
+            return len(self.queue.expected) > (self.forwarding is not None)
+        return bool(self.queue.owed) or self.stage_is_busy
+
+    @property
+    def stage_is_busy(self) -> bool:
+        return any(stage.busy for stage in self.stages)
+
+    @property
+    def full(self) -> bool:
+        return len(self.queue.owed) >= MAX_IN_FLIGHT
+
+    @property
+    def outstanding(self) -> int:
+        """The number of requests that the broker has not answered, including the gateway's own requests."""
+        return len(self.queue.expected)
+
+    @property
+    def longest_wait(self) -> float:
+        """The longest time for which a request in flight may wait at the broker or in a stage, in seconds."""
+        waits = [request.handler.wait for request in self.queue.expected]
+        return max([0.0, *waits, *(stage.longest_wait for stage in self.stages)])
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether the client has sent only a part of the request that the broker answers next."""
+        expected = self.queue.expected
+        return bool(self.from_client.left and expected) and expected[0] is self.forwarding
+
+    @property
+    def completes_soon(self) -> bool:
+        """Whether the incoming response is small enough to buffer even when memory is short."""
+        expected = self.queue.expected
+        if not self.from_broker.left or not expected:
+            return False
+        return self.response_size <= expected[0].handler.small
+
+    @property
+    def arriving(self) -> tuple[int, int]:
+        """The received bytes of an incomplete fetch response, and the received bytes that wait in the core.
+
+        Not all of these bytes are in the counts of fetches and records yet.
+        """
+        responses, expected = self.from_broker, self.queue.expected
+        fetched = responses.left and expected and expected[0].api_key == ApiKey.FETCH
+        return (self.response_size - responses.left if fetched else 0), len(responses)
+
+    @property
+    def queued(self) -> int:
+        """The memory of requests in flight and of waiting bytes of both sides. 0 up to `QUEUED_FREE`."""
+        kept = len(self.from_client) + len(self.queue.owed) * REQUEST_BYTES
+        if self.responses_wait:
+            kept += len(self.from_broker)
+        return kept if kept > QUEUED_FREE else 0
+
+    @property
+    def fetch_version(self) -> int:
+        """The version of the client's last fetch that was read, or -1 before the first one."""
+        return self.client_version or self.fetches.version
+
+    @property
+    def session_id(self) -> int:
+        return self.fetches.session.session_id if self.fetches.session.has_session else 0
+
+    @property
+    def session_epoch(self) -> int:
+        """The epoch of the next incremental fetch, or 0 without a session."""
+        return self.fetches.session.epoch
+
+    @property
+    def session_partitions(self) -> int:
+        session = self.fetches.session
+        return session.table.size if session.has_session and session.table is not None else 0
+
+    @property
+    def lacks_slot(self) -> bool:
+        """Whether the last fetch has no session because all slots of the gateway are used."""
+        return self.fetches.decided is Reason.NO_SLOT
 
     # Requests to the broker
 
@@ -270,3 +414,9 @@ class ConnectionState:
         self.delayed.clear()
         self.queue.clear()
         self.forwarding = None
+
+
+# Needed for every request, and members of enums are slow to look up.
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+_CLOSING: Final = Phase.CLOSING
+_FRAMES: Final = Stream.FRAMES

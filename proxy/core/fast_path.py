@@ -77,10 +77,8 @@ class FastPath:
             and state.tally.broker.bytes_in > 0
         )
         # Each response may let waiting bytes go on, or let the client be read again.
-        requests = state.from_client
-        waits = requests.held or (requests.ready and not requests.left)
         full = len(self._owed) >= MAX_IN_FLIGHT
-        self._takes_responses = on and state.from_broker.idle and not (waits or full)
+        self._takes_responses = on and state.from_broker.idle and not (state.from_client.waits or full)
 
     def request(self, data: bytes, now: float) -> tuple[int, bytes]:
         """Process the bytes of one read as far as they match plans.

@@ -286,12 +286,13 @@ class Link:
         Otherwise, or if one of the connections can't be closed in one direction, close the session.
         """
         broker = self.broker.transport
-        if not (self.core.wire and self.half_closes and (broker is None or broker.can_write_eof())):
+        state = self.core.state
+        if not (state.wire and self.half_closes and (broker is None or broker.can_write_eof())):
             if broker is None and self.core.to_broker:
                 return  # `broker_connected` calls this again
             # A broker sends a client that has closed its writing half what that still waits for
             # (fetch-semantics 1.7).
-            waits = self.half_closes and self.core.status().busy
+            waits = self.half_closes and state.busy
             self.close_session("client closed", within=None if waits else CLOSE_SECONDS)
         else:
             self.broker.end_writing()
@@ -384,29 +385,29 @@ class Link:
 
     def pump(self) -> None:
         """After each call of the core: write its output, report its events, and act on its state."""
-        core, client, broker = self.core, self.client, self.broker
+        core, state, client, broker = self.core, self.core.state, self.client, self.broker
         if core.to_broker and broker.transport is not None:
             broker.write(core.drain_broker())
         if core.to_client:
             client.write(core.drain_client())
         if core.events:
             self._report(core.drain_events())
-        if core.reads_client is self._core_holds:
-            self._core_holds = not core.reads_client
+        if state.reads_client is self._core_holds:
+            self._core_holds = not self._core_holds
             (client.hold if self._core_holds else client.release)(CORE)
             if self._client_ended and not self._core_holds and self.phase is _OPEN:
                 self.client_ended()
-        if responses_wait := core.responses_wait:
+        if responses_wait := state.responses_wait:
             broker.hold(CORE)
         elif broker.holds & CORE:
             broker.release(CORE)
         if responses_wait or self._core_holds:
             self._continue()
-        if self._core_holds or core.buffered or self._buffered[0]:
+        if self._core_holds or state.buffered or self._buffered[0]:
             self.report_buffered()
-        if core.fault is not None:
-            self._end_by(core.fault)
-        elif self.phase is LinkPhase.CLOSING and core.done:
+        if state.fault is not None:
+            self._end_by(state.fault)
+        elif self.phase is LinkPhase.CLOSING and state.done:
             self.finish()
 
     def _continue(self) -> None:
@@ -420,10 +421,11 @@ class Link:
 
     @property
     def _goes_on(self) -> bool:
-        if self.core.responses_wait:
+        state = self.core.state
+        if state.responses_wait:
             return not self.broker.holds & PEER_FULL
         # What came before the client's end is processed after it, too.
-        return self.client.holds & ~(CLOSING | TURN) == CORE and self.core.goes_on
+        return self.client.holds & ~(CLOSING | TURN) == CORE and state.goes_on
 
     def wait(self) -> None:
         """Read neither side until it is this link's turn."""
@@ -477,7 +479,7 @@ class Link:
     @property
     def may_end(self) -> bool:
         """Whether the link is open, and an end cuts off no request that is begun."""
-        return self.phase is LinkPhase.OPEN and self.has_broker and self.core.status().between_requests
+        return self.phase is LinkPhase.OPEN and self.has_broker and self.core.state.between_requests
 
     def close_session(self, reason: str, within: float | None = CLOSE_SECONDS) -> None:
         """Read no more requests, finish the requests in flight, and close the session.
@@ -507,14 +509,15 @@ class Link:
         if client is None:
             return
         self.core.shrink()
-        if client.get_write_buffer_size() or self.core.status().queued or self.client.holds & PEER_FULL:
+        if client.get_write_buffer_size() or self.core.state.queued or self.client.holds & PEER_FULL:
             self.report_buffered()
         # If a client is not read, the event loop does not report its end or its reset.
-        unread = self.phase is LinkPhase.OPEN and self.client.holds & ~CONNECTING and not self.core.wire
+        state = self.core.state
+        unread = self.phase is LinkPhase.OPEN and self.client.holds & ~CONNECTING and not state.wire
         self._left = bool(unread) and has_ended(client)
         if (unread or self._half_closed) and is_gone(client):
             client.abort()
-        elif self._half_closed and not self.core.status().busy:
+        elif self._half_closed and not state.busy:
             self.close_session(self.last_event)
 
     @property
@@ -588,23 +591,23 @@ class Link:
         if self.phase is not LinkPhase.OPEN and not self._half_closed:
             return ""
         self._note_progress(now)
-        status, silent = self.core.status(), idle > 0 and now - self.active_at >= idle
-        full = self.client.holds & CORE and status.full
+        state, silent = self.core.state, idle > 0 and now - self.active_at >= idle
+        full = self.client.holds & CORE and state.full
         if self._half_closed or self._left or full:
-            wait = status.longest_wait
+            wait = state.longest_wait
             if full:
                 wait = min(wait, HALF_CLOSED_SECONDS)
             waited = now - self.active_at >= wait + HALF_CLOSED_SECONDS
             return IDLE if silent or waited else ""
-        if self.client.holds & OWN_FULL and not self.core.wire:
+        if self.client.holds & OWN_FULL and not state.wire:
             return NOT_READING if silent else ""
-        if self.client.holds & PEER_FULL and not self.core.wire:
+        if self.client.holds & PEER_FULL and not state.wire:
             return IDLE if silent else ""
         if self.client.holds:
             return ""
-        if not status.begun:
+        if not state.begun:
             return NO_REQUEST if handshake and now - self.opened_at >= handshake else ""
-        return IDLE if silent and not status.busy else ""
+        return IDLE if silent and not state.busy else ""
 
     def _note_progress(self, now: float) -> None:
         client = self.client.transport
@@ -653,13 +656,12 @@ class Link:
         A response does not count as late if the gateway does not read the broker, or if the client has sent
         only a part of the request (but it is late if the broker does not read this part).
         """
-        broker, status = self.broker, self.core.status()
-        due_at = status.due_at
+        broker, due_at = self.broker, self.core.due_at
         if due_at is None or due_at >= now:
             return None
         if broker.transport is None or broker.holds or self.phase >= LinkPhase.FINISHED:
             return None
-        if status.awaits_client:
+        if self.core.state.awaits_client:
             if not broker.transport.get_write_buffer_size():
                 return None
             due_at = max(due_at, self.active_at)  # the broker does not read the rest
@@ -670,18 +672,18 @@ class Link:
         fields: dict[str, object] = {
             "client": self.client_address,
             "broker": str(self.broker_address or ""),
-            "client_id": self.core.status().client_id,
+            "client_id": self.core.state.client_id,
         }
         return fields | {"subject": self.client_subject} if self.client_subject else fields
 
     def report_buffered(self) -> None:
-        responses, status, now = self.core.buffered, self.core.status(), monotonic()
-        kept = responses + status.queued
+        state, now = self.core.state, monotonic()
+        kept = state.buffered + state.queued
         if kept != self._kept:
             self._kept = kept
             self.buffered_changed_at = now
         self._note_progress(now)
-        may_wait = responses > 0 and not status.completes_soon
+        may_wait = state.buffered > 0 and not state.completes_soon
         buffered = kept + self._unread_bytes(now)
         if (buffered, may_wait) != self._buffered:
             if not self._buffered[0]:

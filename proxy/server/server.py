@@ -184,7 +184,7 @@ class Server:
         elif isinstance(event, BrokersAwaited):
             self.spawn(self._open_brokers(link, event.node_ids))
         write_event(self.log, event, **link.log_fields)
-        client = link.core.status().client_id or link.client_address
+        client = link.core.state.client_id or link.client_address
         if (described := describe(event, client, self.monitor.called(link.node_id))) is not None:
             kind, text, warning = described
             self.process.note(kind, text, warning=warning)
@@ -270,7 +270,7 @@ class Server:
 
     def status(self) -> Status:
         monitor, options, brokers = self.monitor, self.process.options, self.brokers
-        lacking = (link.core.status().lacks_slot for link in self.links)
+        lacking = (link.core.state.lacks_slot for link in self.links)
         return Status(
             at=monotonic(),
             config=options.config,
@@ -350,12 +350,12 @@ class Server:
             with_broker = by_broker.setdefault(link.node_id, WithBroker())
             with_broker.connections += 1
             with_broker.reached += link.has_broker
-            status = link.core.status()
-            if status.session_id:
+            state = link.core.state
+            if state.session_id:
                 with_broker.sessions += 1
-                with_broker.session_partitions += status.session_partitions
+                with_broker.session_partitions += state.session_partitions
             if link.has_broker:
-                with_broker.outstanding += status.outstanding
+                with_broker.outstanding += state.outstanding
                 late = now - (link.late_since(now) or now)
                 with_broker.oldest_seconds = max(with_broker.oldest_seconds, late)
             paused["client", "broker_full"] += link.client.holds & PEER_FULL != 0
@@ -437,7 +437,7 @@ class Server:
         self.process.note("draining", f"draining: {len(links)} connections finish their requests in flight")
         clients: dict[tuple[str, str], list[Link]] = {}
         for link in links:
-            clients.setdefault((link.client_host, link.core.status().client_id), []).append(link)
+            clients.setdefault((link.client_host, link.core.state.client_id), []).append(link)
         for ending, wait in zip(clients.values(), drain_waits(len(clients), within), strict=True):
             for link in ending:
                 ends = partial(link.close_session, "the gateway stops", within=within - wait)
@@ -472,7 +472,7 @@ class Server:
                 each = owed[link.node_id] = Owed()
             if (responded_at := link.responded_at) > each.responded_at:
                 each.responded_at = responded_at
-            if link.has_broker and (outstanding := link.core.status().outstanding):
+            if link.has_broker and (outstanding := link.core.state.outstanding):
                 each.outstanding += outstanding
                 late_since = link.late_since(now)
                 if late_since is not None and late_since < (each.late_since or now):

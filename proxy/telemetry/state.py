@@ -211,7 +211,7 @@ def _names(holds: int) -> Iterable[str]:
 
 
 def _connection(link: Link) -> dict[str, Any]:
-    core, status, now = link.core, link.core.status(), monotonic()
+    core, state, now = link.core, link.core.state, monotonic()
     late_since = link.late_since(now)
     return {
         "client_address": link.client_address,
@@ -221,14 +221,14 @@ def _connection(link: Link) -> dict[str, Any]:
         "age_seconds": round(now - link.opened_at, 3),
         "oldest_request_seconds": 0.0 if late_since is None else round(now - late_since, 3),
         "phase": link.phase.name.lower(),
-        "client_id": status.client_id,
-        "software_name": status.software_name,
-        "software_version": status.software_version,
-        "fetch_version": status.fetch_version,
-        "session_id": status.session_id,
-        "session_epoch": status.session_epoch,
-        "session_partitions": status.session_partitions,
-        "held_bytes": core.buffered,
+        "client_id": state.client_id,
+        "software_name": state.software_name,
+        "software_version": state.software_version,
+        "fetch_version": state.fetch_version,
+        "session_id": state.session_id,
+        "session_epoch": state.session_epoch,
+        "session_partitions": state.session_partitions,
+        "held_bytes": state.buffered,
         "not_read": {"client": list(_names(link.client.holds)), "broker": list(_names(link.broker.holds))},
         "last_event": link.last_event,
         "last_error": link.last_error,

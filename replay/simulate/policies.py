@@ -218,7 +218,7 @@ class GatewayPolicy:
         if not dealt_with:
             connection.receive_client(exchange.request, time)
         # After a fault the core accepts no fetch.
-        reason = connection.decided if connection.fault is None else None
+        reason = connection.decided if connection.state.fault is None else None
         if fetch.of_replica:  # for the core, a session of the client's own comes first
             reason = Reason.NOT_A_CONSUMER
         outcome.reason = reason.value if reason is not None else ""
@@ -303,7 +303,7 @@ class GatewayPolicy:
         """Answer the oldest request, which is for this fetch. The core may then send the fetch once more."""
         exchange, outcome, connection = fetch.outcome.exchange, fetch.outcome, self._connection
         time = exchange.response_time / _SECOND
-        buffered, sent = connection.buffered, self._in_flight.popleft().request
+        buffered, sent = connection.state.buffered, self._in_flight.popleft().request
         template = self._template if fetch.repeats else None
         if template is not None:
             pieces: list[Buffer] = [template.answered(exchange)]
@@ -329,9 +329,9 @@ class GatewayPolicy:
         if self._is_in_flight(outcome):
             self._template = None
             return
-        outcome.session_size = connection.status().session_partitions
+        outcome.session_size = connection.state.session_partitions
         # The core buffers responses that are behind a fetch that it sent again.
-        differs = came + connection.buffered - buffered != exchange.response_bytes
+        differs = came + connection.state.buffered - buffered != exchange.response_bytes
         if differs and outcome.eligible:
             self.differing += 1
         if not fetch.repeats:

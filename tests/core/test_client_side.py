@@ -387,7 +387,7 @@ def test_whatever_follows_a_handshake_v0_is_forwarded(mechanism: str, said: list
         sent[by_client] += data
         got[True] += play.takes_broker()
         got[False] += play.takes_client()
-    assume(play.connection._state.stream is not Stream.FRAMES)  # no request was found
+    assume(play.connection.state.stream is not Stream.FRAMES)  # no request was found
     for by_client, most in ((True, 13), (False, 3)):
         assert sent[by_client].startswith(got[by_client])
         assert len(sent[by_client]) - len(got[by_client]) <= most

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from proxy.core.connection import Connection
-from proxy.core.connection_status import QUEUED_FREE
+from proxy.core.connection_state import QUEUED_FREE
 from proxy.core.eligibility import SessionLimits
 from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.net.endpoint import RECEIVE_BYTES
@@ -37,7 +37,7 @@ def core(*, fast: bool = True, foreign: bool = False) -> Connection:
 
 
 def goes_on(connection: Connection) -> None:
-    while connection.goes_on:
+    while connection.state.goes_on:
         connection.go_on(0.0)
 
 
@@ -52,9 +52,9 @@ def test_of_one_read_no_more_are_in_flight_than_of_many(fast: bool) -> None:
     goes_on(connection)
     sent = b"".join(connection.drain_broker())
     assert sent == b"".join(asked[:MAX_IN_FLIGHT])
-    assert connection.status().outstanding == MAX_IN_FLIGHT
-    assert not connection.reads_client
-    assert connection.status().queued == MAX_IN_FLIGHT * REQUEST_BYTES + (len(asked) - MAX_IN_FLIGHT) * SMALL
+    assert connection.state.outstanding == MAX_IN_FLIGHT
+    assert not connection.state.reads_client
+    assert connection.state.queued == MAX_IN_FLIGHT * REQUEST_BYTES + (len(asked) - MAX_IN_FLIGHT) * SMALL
 
 
 @pytest.mark.parametrize("at_once", [1, 50, MAX_IN_FLIGHT])
@@ -66,7 +66,7 @@ def test_all_of_one_read_are_answered_in_order(fast: bool, at_once: int) -> None
     while answered < len(asked):
         goes_on(connection)
         sent += b"".join(connection.drain_broker())
-        assert connection.status().outstanding <= MAX_IN_FLIGHT
+        assert connection.state.outstanding <= MAX_IN_FLIGHT
         due = min(at_once, len(sent) // SMALL - answered)
         connection.receive_broker(b"".join(response(answered + each) for each in range(due)), 0.0)
         answered += due
@@ -74,8 +74,8 @@ def test_all_of_one_read_are_answered_in_order(fast: bool, at_once: int) -> None
         received += b"".join(connection.drain_client())
     assert sent == b"".join(asked)
     assert received == b"".join(map(response, range(len(asked))))
-    assert connection.reads_client
-    assert connection.status().queued == 0
+    assert connection.state.reads_client
+    assert connection.state.queued == 0
 
 
 def test_responses_are_processed_in_steps_too() -> None:
@@ -90,7 +90,7 @@ def test_responses_are_processed_in_steps_too() -> None:
     connection.receive_broker(b"".join(told)[:-3], 0.0)
     received = connection.drain_client()
     assert b"".join(received) == b"".join(told[:AT_ONCE])
-    while connection.responses_wait:
+    while connection.state.responses_wait:
         connection.go_on(0.0)
         got = connection.drain_client()
         assert len(got) <= AT_ONCE
@@ -122,7 +122,7 @@ def test_what_a_broker_has_sent_before_it_closes_goes_to_the_client() -> None:
     connection.receive_broker(told, 0.0)
     connection.broker_ended()
     assert b"".join(connection.drain_client()) == told
-    assert not connection.responses_wait
+    assert not connection.state.responses_wait
 
 
 def test_a_client_with_few_requests_is_not_counted() -> None:
@@ -141,14 +141,14 @@ def test_what_the_gateway_answers_itself_is_answered_in_steps() -> None:
     connection, asked = core(), one_read(API_VERSIONS, UNKNOWN)
     connection.receive_client(b"".join(asked), 0.0)
     answered = 0
-    while connection.goes_on:
-        assert not connection.reads_client
+    while connection.state.goes_on:
+        assert not connection.state.reads_client
         got = len(split(b"".join(connection.drain_client())))
         assert got == AT_ONCE
         answered += got
         connection.go_on(0.0)
     assert answered + len(split(b"".join(connection.drain_client()))) == len(asked)
-    assert connection.reads_client
+    assert connection.state.reads_client
     assert not connection.drain_broker()
 
 
@@ -218,7 +218,7 @@ def test_tokens_behind_many_responses_go_to_a_client_that_sends_no_more(fast: bo
     told = b"".join(map(response, range(len(asked)))) + response(99) + b"\0a token of the broker"
     connection.receive_broker(told, 0.0)
     got = b""
-    while not connection.done:
+    while not connection.state.done:
         got += b"".join(connection.drain_client())
         connection.go_on(0.0)
     got += b"".join(connection.drain_client())
@@ -232,8 +232,8 @@ def test_what_a_client_sent_before_its_end_is_answered_in_steps() -> None:
     connection.client_ended()
     connection.close_session(0.0)
     answered = 0
-    assert connection.goes_on
-    while not connection.done:
+    assert connection.state.goes_on
+    while not connection.state.done:
         got = len(split(b"".join(connection.drain_client())))
         assert got <= 2 * AT_ONCE
         answered += got
@@ -247,7 +247,7 @@ def test_what_waits_of_a_client_that_is_not_kafka_is_forwarded() -> None:
     connection.receive_client(b"".join(asked) + other + asked[0], 0.0)
     goes_on(connection)
     assert b"".join(connection.drain_broker()) == b"".join(asked) + other + asked[0]
-    assert connection.wire
+    assert connection.state.wire
 
 
 def test_a_broker_that_is_not_kafka_ends_the_waiting() -> None:
@@ -257,7 +257,7 @@ def test_a_broker_that_is_not_kafka_ends_the_waiting() -> None:
     goes_on(connection)
     connection.receive_broker(b"\xff" * 20, 0.0)
     assert b"".join(connection.drain_broker()) == b"".join(asked)
-    assert connection.reads_client
+    assert connection.state.reads_client
 
 
 def test_what_waits_is_dropped_when_the_connection_closes() -> None:
@@ -267,5 +267,5 @@ def test_what_waits_is_dropped_when_the_connection_closes() -> None:
     connection.close_session(0.0)
     connection.receive_broker(response(0), 0.0)
     assert len(connection.drain_broker()) == MAX_IN_FLIGHT
-    assert not connection.goes_on
-    assert connection.status().queued < QUEUED_FREE + MAX_IN_FLIGHT * REQUEST_BYTES
+    assert not connection.state.goes_on
+    assert connection.state.queued < QUEUED_FREE + MAX_IN_FLIGHT * REQUEST_BYTES

@@ -80,7 +80,7 @@ def test_an_added_partition(version: int) -> None:
     client = Client(version).established(*all_of(3))
     for _ in range(3):
         client.same(*all_of(4))
-    assert (client.incremental, client.connection.status().session_partitions) == (3, 4)
+    assert (client.incremental, client.connection.state.session_partitions) == (3, 4)
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
@@ -130,7 +130,7 @@ def test_ids_come_and_go() -> None:
         for _ in range(5):
             client.same(*all_of())
             assert len(client.broker.cache.sessions) <= 1
-        assert client.connection.status().session_id
+        assert client.connection.state.session_id
     assert not client.connection.tally.session_errors
 
 
@@ -319,7 +319,7 @@ def test_a_new_connection_begins_in_full() -> None:
     old = set(client.broker.cache.sessions)
     client.connect()
     client.established(*all_of())
-    assert client.connection.status().session_id not in old
+    assert client.connection.state.session_id not in old
     assert client.sessions.used == 1
 
 
@@ -385,12 +385,12 @@ def test_a_thousand_pauses_and_rebalances() -> None:
             assert told.high_watermark == written.log_end
             assert len(told.records or b"") == 4 * (written.log_end - position[key])
             position[key] = written.log_end
-        if client.connection.status().session_epoch > 1 and client.connection.tally.broker.fetches[1]:
-            assert client.connection.status().session_partitions <= 10
+        if client.connection.state.session_epoch > 1 and client.connection.tally.broker.fetches[1]:
+            assert client.connection.state.session_partitions <= 10
     assert client.incremental > 0.3 * steps
     client.same(*((*key, position[key]) for key in everything))
     (session,) = client.broker.cache.sessions.values()
-    assert len(session.partitions) == client.connection.status().session_partitions
+    assert len(session.partitions) == client.connection.state.session_partitions
 
 
 @pytest.mark.parametrize("version", [4, 7, 12])
@@ -458,7 +458,7 @@ def test_a_preferred_replica_is_passed_and_the_partition_forgotten(version: int)
         told = entries(client.same(*all_of(), rack_id="r"))[0]
         assert (told.preferred_read_replica, told.records) == (3, b"")
     client.same(*all_of()[1:], rack_id="r")
-    assert client.connection.status().session_partitions == 4
+    assert client.connection.state.session_partitions == 4
     (session,) = client.broker.cache.sessions.values()
     assert len(session.partitions) == 4
 
@@ -533,7 +533,7 @@ def test_a_full_cache_means_no_session_and_no_loop(release: str) -> None:
     for _ in range(20):
         client.same(*all_of())
     assert set(client.broker.cache.sessions) == before
-    assert client.connection.status().session_id == 0
+    assert client.connection.state.session_id == 0
     assert sum(client.connection.tally.broker.fetches) == 20
     assert client.sessions.used == 0
 

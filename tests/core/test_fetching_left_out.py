@@ -66,7 +66,7 @@ def test_a_partition_that_the_broker_has_lost_is_found_and_told(
     version: int, wants: list[Want], isolation_level: int
 ) -> None:
     client = Reader(version, wants)
-    while not client.gate.connection.status().session_id:
+    while not client.gate.connection.state.session_id:
         client.fetch_on(isolation_level)
     client.lose()
     client.broker.partition("t", LOST).append(b"data")
@@ -78,7 +78,7 @@ def test_a_partition_that_the_broker_has_lost_is_found_and_told(
     assert tally.sessions_lost == {Loss.LEFT_OUT: 1}
     lost = [event for event in client.gate.connection.drain_events() if isinstance(event, SessionLost)]
     assert [event.error_code for event in lost] == [0]
-    assert client.gate.connection.status().session_id  # a new one: that one may have been an accident
+    assert client.gate.connection.state.session_id  # a new one: that one may have been an accident
 
 
 @pytest.mark.parametrize("version", few((4, 7, 12, 16), 4, 16))
@@ -92,7 +92,7 @@ def test_a_partition_that_is_lost_while_its_client_has_more_to_read_is_found_soo
     The log of the partition does not change in this time.
     """
     client = Reader(version, wants)
-    while not client.gate.connection.status().session_id:
+    while not client.gate.connection.state.session_id:
         client.fetch_on(isolation_level)
     client.broker.partition("t", LOST).append(b"data")
     client.goes_back = True
@@ -118,7 +118,7 @@ def test_a_broker_that_goes_on_to_lose_partitions_gets_no_sessions_any_more() ->
             client.broker.partition("t", LOST).append(b"data")
     connection = client.gate.connection
     assert connection.tally.sessions_lost == {Loss.LEFT_OUT: 2}
-    assert (connection.decided, connection.status().session_id) == (Reason.LEFT_OUT, 0)
+    assert (connection.decided, connection.state.session_id) == (Reason.LEFT_OUT, 0)
     events = [event for event in connection.drain_events() if isinstance(event, Passthrough)]
     assert [event.reason for event in events] == [Reason.LEFT_OUT]
     read = client.read
@@ -204,7 +204,7 @@ def test_a_check_waits_until_the_session_has_paid_for_it() -> None:
     fetch. This client fetches every two minutes, so it saves little.
     """
     client = Reader(12, WANTS["two topics"])
-    while not client.gate.connection.status().session_id:
+    while not client.gate.connection.state.session_id:
         client.fetch_on()
     tally = client.gate.connection.tally
     for _ in range(20):

@@ -76,7 +76,7 @@ def test_what_is_not_kafka_passes_both_ways_and_is_counted(said: bytes, reason: 
     assert client_gets(connection) == b"\x15\x03and so on"
     connection.receive_client(b"again", 0.0)
     assert broker_gets(connection) == b"again"
-    assert connection.fault is None
+    assert connection.state.fault is None
     assert connection.tally.passthrough == {reason: 1}
     assert connection.drain_events() == [Passthrough(reason=reason)]
 
@@ -142,7 +142,7 @@ def test_what_a_broker_says_before_it_closes_reaches_the_client(size: int) -> No
     connection.receive_broker(alert, 0.0)
     connection.broker_ended()
     assert client_gets(connection) == alert
-    assert connection.fault is None
+    assert connection.state.fault is None
     assert connection.tally.passthrough == {"not Kafka": 1}
 
 
@@ -177,7 +177,7 @@ def test_a_response_that_is_none_tells_that_a_frame_was_none() -> None:
     assert broker_gets(connection) == said
     connection.receive_broker(response(8) + b"rest", 0.0)
     assert client_gets(connection) == response(8) + b"rest"
-    assert connection.fault is None
+    assert connection.state.fault is None
     assert connection.tally.passthrough == {"not Kafka": 1}
 
 
@@ -210,8 +210,8 @@ def test_once_a_request_was_answered_it_is_kafka_and_faults_count() -> None:
     connection.receive_client(request(3, 1, 7), 0.0)
     connection.receive_broker(response(7), 0.0)
     connection.receive_client(HTTP, 0.0)
-    assert connection.fault is not None
-    assert connection.fault.side == "client"
+    assert connection.state.fault is not None
+    assert connection.state.fault.side == "client"
 
 
 # --- between sockets ------------------------------------------------------------------------------

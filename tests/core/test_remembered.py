@@ -96,7 +96,7 @@ def asks_what_is_remembered(connection: Connection) -> None:
     for number, (key, version) in enumerate(kinds(64), 1):
         asked = tagged(request(key, version, number, b"\0"), MAX_PREFIX - 8)
         exchange(connection, asked, response(number, b"\0\0"))
-        if len(connection._state.plans.requests) == MAX_PLANS:
+        if len(connection.state.plans.requests) == MAX_PLANS:
             break
     else:
         pytest.fail("fewer kinds are remembered")
@@ -110,7 +110,7 @@ def asks_what_is_remembered(connection: Connection) -> None:
 
 def goes_on(connection: Connection) -> None:
     """Process all waiting bytes."""
-    while connection.goes_on:
+    while connection.state.goes_on:
         connection.go_on(0.0)
 
 

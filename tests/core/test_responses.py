@@ -80,7 +80,7 @@ class Scene:
     def __init__(self, resolve: Resolve | None = gateway) -> None:
         self.eligibility = Eligibility(SessionLimits(max_sessions=1))
         limits = SessionLimits(max_sessions=1)
-        self.state = ConnectionState(limits, Measured(), foreign=False, request_budget=None)
+        self.state = ConnectionState(limits, Measured(), foreign=False)
         self.rewriting = (
             AddressRewriting(self.state, self.eligibility, resolve, lambda _: False, Leaders())
             if resolve is not None

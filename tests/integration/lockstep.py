@@ -74,7 +74,7 @@ class SansIO:
         """
         self.connection.close_session(self._now)
         self._flush()
-        while not self.connection.done:
+        while not self.connection.state.done:
             self._pump()
         self.connection.ended()
         self._socket.close()
@@ -93,8 +93,8 @@ class SansIO:
             raise ConnectionError("the broker closed")
         self.connection.receive_broker(data, self._now)
         self._flush()
-        if self.connection.fault is not None:
-            raise ConnectionError(str(self.connection.fault))
+        if self.connection.state.fault is not None:
+            raise ConnectionError(str(self.connection.state.fault))
 
 
 @dataclass

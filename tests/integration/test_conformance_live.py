@@ -71,9 +71,9 @@ class Client(Requests):
     def established(self, *wants: Want, **options: Any) -> None:
         for _ in range(UNTIL_A_SESSION):
             self.same(*wants, **options)
-            if self.through.connection.status().session_epoch:
+            if self.through.connection.state.session_epoch:
                 break
-        assert self.through.connection.status().session_epoch == 1
+        assert self.through.connection.state.session_epoch == 1
 
     @property
     def incremental(self) -> int:

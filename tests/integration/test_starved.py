@@ -81,7 +81,7 @@ def test_a_starved_entry(live: Live, version: int, isolation: int, limits: dict[
     try:
         for _ in range(4):
             ask(request(name, live, version, 1, isolation, **limits))
-        assert through.connection.status().session_id
+        assert through.connection.state.session_id
         asked = request(name, live, version, 0, isolation, **limits)
         direct = live.fetch(asked)
         got = ask(asked)

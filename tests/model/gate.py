@@ -103,17 +103,17 @@ class Gate:
         out = self._taken()
         while self._response(now):
             out += self._taken()
-        if self.connection.fault is not None:
-            raise GateError(str(self.connection.fault))
-        if self.connection.buffered:
-            raise GateError(f"{self.connection.buffered} bytes kept with nothing in flight")
+        if self.connection.state.fault is not None:
+            raise GateError(str(self.connection.state.fault))
+        if self.connection.state.buffered:
+            raise GateError(f"{self.connection.state.buffered} bytes kept with nothing in flight")
         return out
 
     def close(self, now: float) -> None:
         """Close the connection, as the gateway's server does after the client has closed its side."""
         self.connection.close_session(now)
         self.settle(now)
-        if not self.connection.done:
+        if not self.connection.state.done:
             raise GateError("not done with nothing in flight")
         self.connection.ended()
 

@@ -17,7 +17,7 @@ import pytest
 
 from proxy.addresses import Address
 from proxy.core.budget import SILENT_SECONDS, STALL_SECONDS
-from proxy.core.connection_status import ConnectionStatus
+from proxy.core.connection_state import ConnectionState
 from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.net import link as transports
 from proxy.net import turns
@@ -164,7 +164,7 @@ def test_what_waits_is_counted(plain: bool) -> None:
         async with _route() as (cluster, gate, reader, writer, link):
             cluster.others = lambda _: b""
             writer.write(_requests(ApiKey.HEARTBEAT, 0))
-            await until(lambda: link.client.holds & CORE and not link.core.goes_on)
+            await until(lambda: link.client.holds & CORE and not link.core.state.goes_on)
             assert gate.server.budget.total >= MAX_IN_FLIGHT * REQUEST_BYTES
             cluster.writers[-1].transport.abort()
             assert await reader.read(-1) == b""
@@ -193,7 +193,7 @@ def test_one_that_resets_while_responses_wait_for_it_is_let_go_before_the_time_l
             # All at once, so that the gateway reads several together.
             cluster.writers[-1].write(b"".join(response(number, bytes(9000)) for number in numbers))
             async with asyncio.timeout(WAIT_SECONDS):
-                while not (link.core.responses_wait and link.broker.holds & PEER_FULL):
+                while not (link.core.state.responses_wait and link.broker.holds & PEER_FULL):
                     if link.broker.holds & PEER_FULL:  # nothing waits: the client lets more come
                         socket_of(writer).resume_reading()
                     await asyncio.sleep(0.005)
@@ -203,7 +203,7 @@ def test_one_that_resets_while_responses_wait_for_it_is_let_go_before_the_time_l
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
             await until(lambda: link.client.transport is None)
-            await until(lambda: link.core.done)
+            await until(lambda: link.core.state.done)
             await until(lambda: not gate.server.links)
 
     run(scene(), plain=plain)
@@ -269,7 +269,7 @@ async def _held(
         cluster.others = lambda _: b""
         if reads:
             writer.write(_requests(ApiKey.HEARTBEAT, 0))
-            await until(lambda: link.client.holds & CORE and not link.core.goes_on)
+            await until(lambda: link.client.holds & CORE and not link.core.state.goes_on)
         else:
             socket_of(cluster.writers[-1]).pause_reading()
             writer.write(request(ApiKey.PRODUCE, 3, 1, struct.pack(">hhi", -1, 1, 1000) + bytes(20_000_000)))
@@ -329,7 +329,7 @@ async def test_one_with_a_long_wait_and_too_much_in_flight_waits_for_twice_as_lo
 ) -> None:
     async with _held(monkeypatch, reads=True) as (_gate, _cluster, _writer, link):
         at = link.active_at
-        monkeypatch.setattr(ConnectionStatus, "longest_wait", 1e6)
+        monkeypatch.setattr(ConnectionState, "longest_wait", 1e6)
         assert link.overdue(at + 59, idle=0, handshake=0) == ""
         assert link.overdue(at + 61, idle=0, handshake=0) == IDLE
 

@@ -57,7 +57,7 @@ def test_it_is_late_until_bytes_come(plain: bool) -> None:
         before = monotonic()
         async with _silent(request(HEARTBEAT, 0, 2)) as (gate, cluster, reader, _):
             link = link_of(gate)
-            await until(lambda: link.core.status().outstanding)
+            await until(lambda: link.core.state.outstanding)
             assert link.late_since(before) is None, "that was before"
             due = link.late_since(monotonic() + LATER)
             assert due is not None
@@ -77,7 +77,7 @@ def test_it_is_late_until_bytes_come(plain: bool) -> None:
 async def test_what_the_gateway_does_not_read_is_not_late() -> None:
     async with _silent(request(HEARTBEAT, 0, 2)) as (gate, cluster, _, _):
         link = link_of(gate)
-        await until(lambda: link.core.status().outstanding)
+        await until(lambda: link.core.state.outstanding)
         link.wait_for_budget(True)
         assert link.broker.holds == BUDGET
         assert not _late(link)
@@ -92,7 +92,7 @@ async def test_half_a_request_is_late_only_if_the_broker_does_not_read_it() -> N
     whole = request(PRODUCE, 2, 2, b"\0\1" + bytes(30_000_000))
     async with _silent(whole[:100]) as (gate, cluster, _reader, writer):
         link = link_of(gate)
-        await until(lambda: link.core.status().outstanding)
+        await until(lambda: link.core.state.outstanding)
         assert not _late(link), "the client has not sent the rest"
         cast("asyncio.Transport", cluster.writers[-1].transport).pause_reading()
         writer.write(whole[100:])
@@ -105,7 +105,7 @@ async def test_half_a_request_is_late_only_if_the_broker_does_not_read_it() -> N
 async def test_a_broker_that_is_not_connected_owes_nothing() -> None:
     async with _silent(request(HEARTBEAT, 0, 2)) as (gate, _cluster, _reader, _):
         link = link_of(gate)
-        await until(lambda: link.core.status().outstanding)
+        await until(lambda: link.core.state.outstanding)
         assert _late(link)
         link.abort()
         await until(lambda: not gate.server.links)

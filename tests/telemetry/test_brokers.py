@@ -79,7 +79,7 @@ async def test_a_gateway_tells_of_it_everywhere() -> None:
         await frame(reader)
         await until(lambda: gate.health().state == "ready" and cluster.open == 1)
         writer.write(request(ApiKey.HEARTBEAT, 0, 2))
-        await until(lambda: link_of(gate).core.status().outstanding)
+        await until(lambda: link_of(gate).core.state.outstanding)
         gate.process.tasks.cancel()  # nobody else looks
         due = link_of(gate).late_since(monotonic() + HUNG_SECONDS)
         assert due is not None

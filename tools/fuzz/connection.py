@@ -213,7 +213,7 @@ class _ConnectionScript:
 
     def _go_on(self) -> None:
         """Process the client's bytes that were left for the next turn of the event loop."""
-        while self._connection.goes_on:
+        while self._connection.state.goes_on:
             self._connection.go_on(self._now)
 
     def _broker(self, data: bytes) -> None:
@@ -244,7 +244,7 @@ class _ConnectionScript:
 
     def _response(self, content: bytes) -> bytes:
         """Frame a response with the expected correlation id."""
-        expected = self._connection._queue.expected  # noqa: SLF001 - the harness is its broker
+        expected = self._connection.state.queue.expected
         if expected:
             content = expected[0].correlation_id + content
         return len(content).to_bytes(4) + content
@@ -326,25 +326,25 @@ class _ConnectionScript:
 
     def _look(self) -> None:
         """Read the state of the connection with all methods and attributes that the gateway uses for this."""
-        connection = self._connection
+        connection, state = self._connection, self._connection.state
         repr(connection)
-        status = connection.status()
         for source, names in (
-            (connection, ("reads_client", "done", "wire", "buffered")),
-            (status, ("begun", "busy", "session_id", "session_partitions", "longest_wait", "due_at")),
+            (connection, ("due_at",)),
+            (state, ("reads_client", "done", "wire", "buffered", "begun", "busy", "session_id")),
+            (state, ("session_partitions", "longest_wait")),
         ):
             for name in names:
                 getattr(source, name)
-        if connection.buffered and not status.busy and not status.outstanding:
-            raise AssertionError(f"{connection.buffered} bytes are buffered of no response")
+        if state.buffered and not state.busy and not state.outstanding:
+            raise AssertionError(f"{state.buffered} bytes are buffered of no response")
 
     def _end(self) -> None:
         self._look()
-        connection = self._connection
-        if connection.buffered < 0:
-            raise AssertionError(f"buffered is {connection.buffered}")
+        connection, state = self._connection, self._connection.state
+        if state.buffered < 0:
+            raise AssertionError(f"buffered is {state.buffered}")
         connection.ended()
-        left = (self._limits.used, self._budget.total, connection.buffered)
+        left = (self._limits.used, self._budget.total, state.buffered)
         if any(left):
             raise AssertionError(f"slots, request budget and buffered bytes that nobody gives back: {left}")
         if self._manager is not None:

@@ -80,7 +80,7 @@ class Ages(Running[AgeOptions, Aged]):
                 continue
             del self._since[link]
             self._ended += 1
-            link.close_session(REASON, link.core.status().longest_wait + SLACK_SECONDS)
+            link.close_session(REASON, link.core.state.longest_wait + SLACK_SECONDS)
 
     def closed(self, link: LinkInfo) -> None:
         self._since.pop(link, None)

@@ -18,7 +18,7 @@ of fetch requests and responses, Produce requests and responses, and everything 
 def kinds_of(tally: Tally, arriving: tuple[int, int] = (0, 0)) -> tuple[int, int, int, int]:
     """Return the bytes that a connection has exchanged with its broker, in the order of `WHAT`.
 
-    Bytes that are `arriving` (see `ConnectionStatus`) are left out: it is not known yet what they are.
+    Bytes that are `arriving` (see `ConnectionState`) are left out: it is not known yet what they are.
     """
     broker, (response, waiting) = tally.broker, arriving
     records, fetches = broker.fetch_record_bytes, fetch_bytes(broker) - response

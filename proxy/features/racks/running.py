@@ -170,7 +170,7 @@ class RackAudit(Running[RackOptions, Zones]):
         if (counted := self._counted.get(link)) is None:
             counted = self._counted[link] = _Counted()
         zone, before = self.zone_of(link), counted.kinds
-        kinds = kinds_of(link.core.tally, link.core.status().arriving)
+        kinds = kinds_of(link.core.tally, link.core.state.arriving)
         for at, what in enumerate(WHAT):
             # A request is counted before it is written. So the rest, `other`, may be too low for a moment.
             if (more := kinds[at] - before[at]) > 0:

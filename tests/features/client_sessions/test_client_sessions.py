@@ -86,7 +86,7 @@ class Gateway:
         for gate in self.gates:
             gate.check_tally()
             gate.close(0.0)
-            assert not gate.connection.status().busy
+            assert not gate.connection.state.busy
 
 
 def script(world: Modelled, gateway: Gateway, version: int) -> Script:
@@ -299,7 +299,7 @@ def test_a_client_without_sessions_before_a_broker_without() -> None:
         gateway.broker.partition("foo", number % 3).append(b"data")
         told = client.fetch(*FOO, session=(0, -1))
         assert told.topics == gateway.broker.fetch(client.request(*FOO), 0.0).topics
-    assert (len(gateway.manager.cache), client.gate.connection.status().fetch_version) == (0, 6)
+    assert (len(gateway.manager.cache), client.gate.connection.state.fetch_version) == (0, 6)
     gateway.check()
 
 
@@ -315,7 +315,7 @@ def test_what_can_not_be_taken_to_v6_ends_the_connection(message: str) -> None:
         sent = framed(encode_request(client.request(*FOO, session=(0, 0)))[:-2])
     client.gate.connection.receive_client(sent, 0.0)
 
-    fault = client.gate.connection.fault
+    fault = client.gate.connection.state.fault
     assert fault is not None
     assert "broker without sessions" in fault.reason
 
@@ -329,14 +329,14 @@ def test_fetches_that_come_together_are_served_one_after_the_other() -> None:
     requests[1] = client.request(("foo", 1, 1), session=(made, 2))
     together = b"".join(framed(encode_request(request)) for request in requests)
     client.gate.connection.receive_client(together[:-3], 0.0)
-    assert not client.gate.connection.reads_client
+    assert not client.gate.connection.state.reads_client
     client.gate.connection.receive_client(together[-3:], 0.0)
     responses = unframed(client.gate.settle(0.0))
 
     told = [decode_response(response, 12) for response in responses]
     assert [summary(each) for each in told] == [(0, made, 1), (0, made, 0), (0, made, 0)]
     assert [each.correlation_id for each in told] == [request.correlation_id for request in requests]
-    assert client.gate.connection.reads_client
+    assert client.gate.connection.state.reads_client
 
 
 @pytest.mark.parametrize("last", ["fetch", "versions"])
@@ -356,15 +356,15 @@ def test_what_a_client_sent_before_it_closed_its_writing_half_is_answered(last: 
     connection.receive_client(b"".join(map(framed, requests)), 0.0)
     connection.client_ended()
     connection.close_session(0.0)
-    assert not connection.done
+    assert not connection.state.done
 
     responses = unframed(client.gate.settle(0.0))
 
     assert [response[:4] for response in responses] == [request[4:8] for request in requests]
     told = [decode_response(response, 12) for response in responses[:2]]
     assert [summary(each) for each in told] == [(0, made, 1), (0, made, 0)]
-    assert connection.done
-    assert not connection.status().busy
+    assert connection.state.done
+    assert not connection.state.busy
 
 
 def test_what_waits_is_dropped_with_a_client_that_is_gone() -> None:
@@ -374,7 +374,7 @@ def test_what_waits_is_dropped_with_a_client_that_is_gone() -> None:
     client.gate.connection.close_session(0.0)
 
     assert len(unframed(client.gate.settle(0.0))) == 1
-    assert client.gate.connection.done
+    assert client.gate.connection.state.done
 
 
 def test_a_whole_read_waits_and_other_requests_behind_it() -> None:

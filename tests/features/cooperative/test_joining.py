@@ -833,7 +833,7 @@ def test_what_members_of_other_groups_say_is_not_read(shared: Shared, key: int, 
     for at in range(64):
         one.receive_client(frame[at : at + 1], 1.0)
     one.receive_client(frame[64:], 1.0)
-    assert one.fault is None
+    assert one.state.fault is None
     assert b"".join(one.drain_broker()) == frame
 
 
@@ -841,5 +841,5 @@ def test_a_group_that_has_no_name_is_the_brokers_to_refuse(shared: Shared) -> No
     one = client(shared).connection
     frame = request(JOIN_GROUP, 1, "billing.a", (300).to_bytes(2) + bytes(5))
     one.receive_client(frame, 1.0)
-    assert one.fault is None
+    assert one.state.fault is None
     assert sent(one) == [frame]

@@ -160,7 +160,7 @@ def test_a_client_without_ranges_is_none_of_its_business(shared: Shared) -> None
     for at in range(len(frame)):
         one.receive_client(frame[at : at + 1], 1.0)
     assert b"".join(one.drain_broker()) == frame
-    assert one.status().client_id == "plain"
+    assert one.state.client_id == "plain"
 
 
 @pytest.mark.parametrize("cut", [1, 7, 1 << 20])
@@ -200,7 +200,7 @@ def test_tokens_without_frames_pass_for_a_client_without_a_lane(shared: Shared) 
     one.receive_broker(framed(handshake[8:12] + bytes(6)), 1.0)
     token = framed(b"\0alice\0secret")
     one.receive_client(token, 1.0)
-    assert (b"".join(one.drain_broker()), one.fault) == (token, None)
+    assert (b"".join(one.drain_broker()), one.state.fault) == (token, None)
     one.receive_broker(framed(b""), 1.0)
     assert b"".join(one.drain_client()).endswith(framed(b""))
 
@@ -212,7 +212,7 @@ def test_a_broker_may_wait_as_long_as_a_join_says_that_passes(shared: Shared, cl
     join = header(11, 2, client_id) + string(b"of others") + timeouts + string(b"") + string(b"connect")
     one.receive_client(framed(join + bytes(4)), 1.0)
     assert len(sent(one)) == 1
-    assert one.status().longest_wait == 7.0
+    assert one.state.longest_wait == 7.0
 
 
 def test_the_broker_gets_the_clients_own_id(shared: Shared) -> None:
@@ -220,30 +220,30 @@ def test_the_broker_gets_the_clients_own_id(shared: Shared) -> None:
     body = b"abc"
     one.receive_client(framed(header(3, 1, ALL) + body) + framed(header(3, 1, ALL, 8) + body), 1.0)
     assert sent(one) == [framed(header(3, 1, "x") + body), framed(header(3, 1, "x", 8) + body)]
-    assert one.status().client_id in {"", "x"}
+    assert one.state.client_id in {"", "x"}
 
 
 def test_another_client_id_on_the_same_connection_ends_it(shared: Shared) -> None:
     one = shared.connection()
     one.receive_client(framed(header(3, 1, LOW)) + framed(header(3, 1, HIGH)), 1.0)
-    assert one.fault is not None
-    assert "the client.id changed" in one.fault.reason
+    assert one.state.fault is not None
+    assert "the client.id changed" in one.state.fault.reason
 
 
 @pytest.mark.parametrize(("key", "version"), [(1, 3), (1, 13), (8, 1), (8, 10), (9, 0), (9, 10)], ids=str)
 def test_a_version_that_is_not_offered_ends_the_connection(shared: Shared, key: int, version: int) -> None:
     one = shared.connection()
     one.receive_client(framed(header(key, version, LOW)), 1.0)
-    assert one.fault is not None
-    assert "a client of a cooperative group sent " in one.fault.reason
-    assert f" v{version}: the version is not offered" in one.fault.reason
+    assert one.state.fault is not None
+    assert "a client of a cooperative group sent " in one.state.fault.reason
+    assert f" v{version}: the version is not offered" in one.state.fault.reason
     assert one.drain_broker() == []
 
 
 def test_what_is_too_large_to_be_read_does_not_pass(shared: Shared) -> None:
     one = shared.connection()
     one.receive_client((MAX_READ + 1).to_bytes(4) + header(1, 11, LOW), 1.0)
-    assert one.fault is not None
+    assert one.state.fault is not None
     assert one.drain_broker() == []
 
 
@@ -285,14 +285,14 @@ def test_ranges_that_can_not_be_are_refused_when_the_client_has_waited(shared: S
     one = shared.connection()
     one.receive_client(fetch("x.kr-9-1"), 1.0)
     assert shared.alarms == [1.5]
-    assert (one.drain_client(), one.drain_broker(), one.status().busy) == ([], [], True)
+    assert (one.drain_client(), one.drain_broker(), one.state.busy) == ([], [], True)
     one.tick(1.4)
     assert one.drain_client() == []
     one.tick(1.5)
     (response,) = got(one)
     (data,) = decode_response(response[4:], 11).topics[0].partitions
     assert (data.error_code, data.records) == (42, b"")
-    assert not one.status().busy
+    assert not one.state.busy
     assert shared.members.tally.refused == {42: 1}
 
 
@@ -355,7 +355,7 @@ def test_the_partitions_of_a_fetch_that_ends_its_connection_count(
         one = shared.connection()
         asked = replace(request, client_id=client_id, topics=topics)
         one.receive_client(framed(encode_request(asked)), 1.0)
-        assert one.fault is not None
+        assert one.state.fault is not None
         found = shared.members.declared("h", client_id.encode())
         assert found is not None
         known.append((shared.members.places, len(found[1].first)))
@@ -433,14 +433,14 @@ def test_what_follows_a_fetch_waits_for_its_response(shared: Shared, broker: Mod
     one.receive_client(fetch(LOW) + framed(header(3, 1, LOW, 9)), 1.0)
     assert len(sent(one)) == 1
     one.receive_client(framed(header(3, 1, LOW, 10) + bytes(MAX_HELD)), 1.0)
-    assert not one.reads_client
+    assert not one.state.reads_client
 
 
 # The end of what a client sends (fetch-semantics 1.7)
 
 
 def is_done(connection: Connection) -> bool:
-    return connection.done
+    return connection.state.done
 
 
 def half_close(connection: Connection) -> None:
@@ -469,7 +469,7 @@ def test_what_was_sent_behind_a_fetch_before_the_end_is_answered(shared: Shared,
     one.receive_broker(framed(broker.handle(last[4:], 1.0)), 1.0)
     assert len(got(one)) == 1
     assert is_done(one)
-    assert not one.status().busy
+    assert not one.state.busy
 
 
 def test_a_response_of_the_gateways_own_that_is_due_later_does_not_end_a_connection(shared: Shared) -> None:
@@ -538,7 +538,7 @@ def many(number: int) -> list[bytes]:
 
 
 def reads(connection: Connection) -> bool:
-    return connection.reads_client
+    return connection.state.reads_client
 
 
 def test_what_a_member_sends_at_once_is_processed_in_steps(shared: Shared) -> None:
@@ -550,7 +550,7 @@ def test_what_a_member_sends_at_once_is_processed_in_steps(shared: Shared) -> No
     passed = sent(one)
     assert len(passed) == AT_ONCE
     assert not reads(one)
-    while one.goes_on:
+    while one.state.goes_on:
         one.go_on(1.0)
         step = sent(one)
         assert len(step) <= AT_ONCE
@@ -563,7 +563,7 @@ def test_responses_to_a_member_begin_no_more_than_a_step(shared: Shared) -> None
     one, asked = shared.connection(), many(MAX_IN_FLIGHT + 300)
     one.receive_client(b"".join(asked), 1.0)
     passed = sent(one)
-    while one.goes_on:
+    while one.state.goes_on:
         one.go_on(1.0)
         passed += sent(one)
     assert len(passed) == MAX_IN_FLIGHT
@@ -587,7 +587,7 @@ def test_all_of_many_requests_of_a_member_are_answered_after_its_end(shared: Sha
     while not is_done(one):
         one.receive_broker(b"".join(map(answers, passed[told:])), 1.0)
         told = len(passed)
-        while one.goes_on:
+        while one.state.goes_on:
             one.go_on(1.0)
             step = sent(one)
             assert len(step) <= 2 * AT_ONCE
@@ -681,7 +681,7 @@ def test_a_member_that_leaves_holds_up_nobody(shared: Shared, ends: str) -> None
         return
     if ends == "closing":
         high.close_session(1.0)
-        assert high.done
+        assert high.state.done
     else:
         high.ended()
     low.receive_broker(offsets(first[0], 30), 1.0)
@@ -717,7 +717,7 @@ def test_a_map_that_the_broker_has_no_room_for_may_be_forgotten_meanwhile(shared
     assert group is not None
     group.positions.clear()  # a member of the next generation has come
     one.receive_broker(committed(request, 12), 1.0)
-    assert one.fault is None
+    assert one.state.fault is None
     assert got(one)[-1] == committed(request, 12)
 
 
@@ -807,7 +807,7 @@ def test_an_offset_below_all_is_no_matter_of_the_others(shared: Shared) -> None:
     fetches.receive_client(fetch(HIGH, offset=-1), 1.0)
     one.receive_client(commit(LOW, 50), 1.0)
     one.receive_broker(offsets(sent(one)[0], -1), 1.0)
-    assert one.fault is None
+    assert one.state.fault is None
     assert entry(sent(one)[0]).offset == 0
 
 

@@ -190,7 +190,7 @@ def test_a_member_that_fetches_where_it_does_not_join_is_reported_and_sent_away_
     def is_closed(each: Client, now: float) -> bool:
         connection = there.connection()
         connection.receive_client(fetch(each.client_id), now)
-        return connection.fault is not None
+        return connection.state.fault is not None
 
     closed = [is_closed(one, at) for at in (1.0, 6.9, 7.0, 7.1, 66.9, 67.0)]
     assert closed == [False, False, True, False, False, True]

@@ -128,8 +128,8 @@ def test_the_gateway_waits_for_the_broker_as_long_as_the_broker_was_told() -> No
         play.client(fetch(12, *T[:1], correlation=number, **ASKED))
         play.to_broker(fetch(12, *T[:1], correlation=number, **RAISED))
         for core in play.connection.cores:
-            assert core.status().longest_wait == 2.0
-            assert core.status().due_at == play.now + 2.0
+            assert core.state.longest_wait == 2.0
+            assert core.due_at == play.now + 2.0
         told = full(12, T[:1], correlation_id=number)
         play.broker(told).to_client(told)
     assert play.connection.passed > 3
@@ -548,7 +548,7 @@ def test_members_of_cooperative_groups_stay_as_they_are() -> None:
     """The broker would count the records of all members."""
     play = connected()
     for core in play.connection.cores:
-        core._state.gets_part = True
+        core.state.gets_part = True
     sends(play, {})
 
 

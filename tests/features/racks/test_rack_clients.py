@@ -201,7 +201,7 @@ def test_rule_27_with_more_errors_than_are_noted_the_connection_ends(chunk: int)
     play.client(asked := fetch(12, *T[:1])).to_broker(asked)
     told = fetch_response(12, ("t", [entry(at, error=1) for at in range(MAX_ERRORS + 1)]))
     play.broker(told, chunk=chunk)
-    assert play.connection.fault is not None
+    assert play.connection.state.fault is not None
     assert (1).to_bytes(2) + b"\xff" * 24 not in play.takes_client()
 
 
@@ -383,7 +383,7 @@ def test_other_clients_are_left_alone(client: str | None) -> None:
     play = Playbook(stages=(), host=HOST)
     play = gateway.connect()
     for core in play.connection.cores:
-        core._state.client_id = client or ""
+        core.state.client_id = client or ""
     told = fetch_response(12, ("t", [entry(0, error=1)]))
     play.exchange(fetch(12, *T[:1], client=client), told)
     play.client(fetch(12, *T[:1], client=client)).to_broker(fetch(12, *T[:1], client=client))
@@ -396,7 +396,7 @@ def test_members_of_cooperative_groups_are_left_alone() -> None:
     gateway = Gateway()
     play = gateway.connect()
     for core in play.connection.cores:
-        core._state.gets_part = True
+        core.state.gets_part = True
     play.exchange(fetch(12, *T[:1]), fetch_response(12, ("t", [entry(0, error=1)])))
 
 

@@ -70,7 +70,7 @@ def state(connection: _ConnectionRows) -> dict[str, Any]:
     """Return the state of a connection's rows, without the rows that were written."""
     assert connection._engine is not None
     gateway = connection._engine._gateway._connection
-    gateway._state.plans.count()
+    gateway.state.plans.count()
     parts = ("_engine", "_digest", "_sample", "_exchanges", "_version", "_counted", "_saved_by_other")
     found = {name: contents(getattr(connection, name), {}) for name in parts}
     return found | {"places": [*connection._places.values()], "tally": repr(gateway.tally)}

@@ -112,7 +112,7 @@ def test_what_happens_on_a_connection_is_not_kept() -> None:
             engine.add(event)
     policy.settle(None)
 
-    assert policy._connection.status().session_partitions
+    assert policy._connection.state.session_partitions
     assert not policy._connection.events
 
 

@@ -1,4 +1,4 @@
-"""The broker's side of a connection: responses in order, and responses that no broker sends."""
+"""The responses of the broker: in order, and those that no broker sends."""
 
 import random
 
