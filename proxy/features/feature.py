@@ -136,22 +136,6 @@ class Page(NamedTuple):
     """The sentence of the response (404) if nothing is counted."""
 
 
-def _means_nothing(_options: Any) -> Iterable[str]:
-    return ()
-
-
-def _fits(_options: Any, _cluster: Cluster) -> tuple[list[str], str]:
-    return [], ""
-
-
-def _no_state(_options: Any, _figures: Any) -> Mapping[str, object]:
-    return {}
-
-
-def _no_broker(_figures: Any, _node_id: int) -> Mapping[str, object]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports(Generic[_Options, _Counted]):
     """How the figures of a feature are told."""
@@ -160,9 +144,9 @@ class Reports(Generic[_Options, _Counted]):
     """What `Running.counted` returns."""
     figures: "Sequence[Figure[_Counted]]" = ()
     """The metrics. One with the name of a base's metric adds values to it."""
-    state: Callable[[_Options, _Counted | None], Mapping[str, object]] = _no_state
+    state: Callable[[_Options, _Counted | None], Mapping[str, object]] = lambda _options, _counted: {}
     """Returns the fields that `/state` adds. It gets None if nothing was counted."""
-    state_of_broker: Callable[[_Counted, int], Mapping[str, object]] = _no_broker
+    state_of_broker: Callable[[_Counted, int], Mapping[str, object]] = lambda _counted, _node_id: {}
     """Returns the fields that `/state` adds to a broker."""
     page: Page | None = None
     """What `Feature.page` responds with."""
@@ -187,9 +171,9 @@ class Feature(Generic[_Options, _Counted]):
     """The path of a page of the admin endpoint. Empty if there is none."""
     words: Mapping[str, str] = field(default_factory=dict)
     """Explanations of words in `/state`, for `fetchgate top`."""
-    means: Callable[[_Options], Iterable[str]] = _means_nothing
+    means: Callable[[_Options], Iterable[str]] = lambda _options: ()
     """Returns sentences for ``--check``: what the options mean."""
-    fits: Callable[[_Options, Cluster], tuple[list[str], str]] = _fits
+    fits: Callable[[_Options, Cluster], tuple[list[str], str]] = lambda _options, _cluster: ([], "")
     """Returns sentences for ``--check``: whether the options fit the brokers. And what does not fit, for the
     last line, as in "no broker is in its rack". It is empty if all does."""
 

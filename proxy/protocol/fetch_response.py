@@ -722,10 +722,24 @@ class FetchResponseWalk:
 
 
 def response_head(
-    layout: FetchLayout, correlation_id: bytes, throttle_time_ms: int, session_id: int = 0
+    layout: FetchLayout, correlation_id: bytes, throttle_time_ms: int, session_id: int = 0, error: int = 0
 ) -> bytes:
-    """Return the bytes of a response without an error, from the correlation id to before ``responses``."""
+    """Return the bytes of a response from the correlation id to before ``responses``."""
     tags = b"\x00" if layout.flexible else b""
     if layout.version < SESSION_VERSION:
         return correlation_id + _THROTTLE.pack(throttle_time_ms)
-    return correlation_id + tags + _SESSION_HEAD.pack(throttle_time_ms, 0, session_id)
+    return correlation_id + tags + _SESSION_HEAD.pack(throttle_time_ms, error, session_id)
+
+
+def empty_response(
+    layout: FetchLayout,
+    correlation_id: bytes,
+    *,
+    session_id: int = 0,
+    error: int = 0,
+    throttle_time_ms: int = 0,
+) -> bytes:
+    """Return a complete response without entries. Session id and error are sent from v7 on."""
+    head = response_head(layout, correlation_id, throttle_time_ms, session_id, error)
+    content = head + layout.count(0) + (b"\x00" if layout.flexible else b"")
+    return len(content).to_bytes(LENGTH_BYTES) + content

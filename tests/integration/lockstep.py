@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from proxy.core.connection import Common, Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.features.limits.max_fetch_bytes import Ceilings, MaxFetchBytes
+from proxy.features.limits.fetch_floors import FetchLimits
+from proxy.features.limits.max_fetch_bytes import MaxFetchBytes
 from tests.integration.mirror import Live
 from tests.integration.producing import Transaction
 from tests.model.asker import entries
@@ -47,7 +48,7 @@ class SansIO:
         self._socket = socket.create_connection((host, port), timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sessions = SessionLimits(max_sessions=max_sessions)
-        self.ceilings = Ceilings()
+        self.ceilings = FetchLimits()
         """The limits of ``--max-fetch-bytes``."""
         common = Common(stages=(partial(MaxFetchBytes, self.ceilings),))
         self.connection = Connection(sessions=self.sessions, resolve=None, common=common)

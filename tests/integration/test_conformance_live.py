@@ -56,7 +56,7 @@ class Client(Requests):
 
     def send(self, request: FetchRequest) -> FetchResponse:
         if self.unlimited and request.max_bytes:
-            self.through.ceilings.by_client = {"": request.max_bytes}
+            self.through.ceilings.max_bytes = {"": request.max_bytes}
             self.through.sessions.generation += 1
             request = replace(request, max_bytes=50 << 20)
         return decode_response(self.through.exchange(encode_request(request)), request.version)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from proxy.features.client_sessions.cache import MAX_PARTITIONS, SHARDS
+from proxy.features.client_sessions.cache import MAX_PARTITIONS
 from proxy.protocol.fetch_request import MAX_NAME, MAX_TOPICS
 from tests.integration.bystander import MAX_GROWTH
 from tests.model.asker import Requests, Want, summary
@@ -329,9 +329,9 @@ def test_lists_of_very_many_partitions(count: int, stage: Stage) -> None:
 def test_sessions_as_large_as_they_get(stage: Stage) -> None:
     """Memory is limited even if clients create the largest sessions.
 
-    The sessions have a quarter of a shard's partitions, or 2,048 topics with the longest names.
+    The sessions have a part of the cache's partitions, or 2,048 topics with the longest names.
     """
-    partitions = MAX_PARTITIONS // SHARDS // 4
+    partitions = MAX_PARTITIONS // 32
 
     def attack() -> None:
         for number in range(12):
@@ -346,6 +346,6 @@ def test_sessions_as_large_as_they_get(stage: Stage) -> None:
 
     stage.unharmed(attack, growth=256 << 20)
 
-    # A shard has room for four large sessions, and six shards were asked for more. Two were asked for some
-    # with the longest names, of which a shard has room for one: names take memory, too.
-    assert stage.held() == (1 + 6 * 4 + 2, PARTITIONS + 6 * 4 * partitions + 2 * MAX_TOPICS)
+    # There is room for five times three large sessions and one with the longest names, which count as 13,271
+    # partitions: names take memory, too.
+    assert stage.held() == (1 + 5 * 4, PARTITIONS + 5 * (3 * partitions + MAX_TOPICS))

@@ -343,7 +343,7 @@ def test_a_client_of_v2_gets_a_limit_and_the_same_records(
             for number in range(batches):
                 live.producer.produce(TOPIC, index, [bytes([number]) * VALUE])
     through = SansIO(broker.host, broker.port)
-    through.ceilings.by_client = {"": ceiling}
+    through.ceilings.max_bytes = {"": ceiling}
     with RawConnection(broker.host, broker.port) as direct:
 
         def ask(request: bytes) -> bytes:

@@ -10,7 +10,6 @@ from typing import Final
 
 import pytest
 
-from proxy.features.client_sessions.cache import SHARDS
 from tests.features.client_sessions.slot_cases import (
     CASES,
     PARTITIONS,
@@ -21,6 +20,7 @@ from tests.features.client_sessions.slot_cases import (
     anyone_evicts_a_stale_follower,
 )
 from tests.integration.mirror import Live
+from tests.model.sessions import SHARDS
 from tools.kafka import LATEST, Broker
 from tools.kafka.jars import fetch
 

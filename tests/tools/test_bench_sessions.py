@@ -20,7 +20,7 @@ def test_an_unchanged_fetch_is_incremental_and_empty() -> None:
 
 
 def test_what_is_not_forwarded_is_not_measured() -> None:
-    with pytest.raises(RuntimeError, match="SessionErrorContext"):
+    with pytest.raises(RuntimeError, match="FinalContext"):
         SessionServer().exchange(fetch_request(1, [], session=(5, 1)), b"", 0)
 
 

@@ -17,11 +17,12 @@ from proxy.core.budget import RequestBudget
 from proxy.core.connection import BrokerInfo, Common, Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.histograms import Measured
-from proxy.features.client_sessions.cache import SHARDS, FetchSessionCache
+from proxy.features.client_sessions.cache import FetchSessionCache
 from proxy.features.client_sessions.manager import FetchManager
 from proxy.features.client_sessions.session import FetchSession
 from proxy.features.client_sessions.stage import ClientSessions
-from proxy.features.limits.max_fetch_bytes import Ceilings, MaxFetchBytes
+from proxy.features.limits.fetch_floors import FetchLimits
+from proxy.features.limits.max_fetch_bytes import MaxFetchBytes
 from tests.frames import fetch, topic_id
 from tests.model.broker import ConnectionClosedError, ModelBroker
 from tests.model.primitives import WireError
@@ -114,7 +115,7 @@ class _ConnectionScript:
         options = self._byte()
         ceilings = {"": 900} if options & 3 == 1 else {}
         self._limits = SessionLimits(max_sessions=options & 3, on=not options & 4)
-        self._ceiling = partial(MaxFetchBytes, Ceilings(ceilings))
+        self._ceiling = partial(MaxFetchBytes, FetchLimits(max_bytes=ceilings))
         self._budget = RequestBudget(_BUDGET)
         self._options = options
         self._manager: FetchManager | None = None
@@ -125,9 +126,9 @@ class _ConnectionScript:
             room = _LITTLE_ROOM if kind & 4 else _BUDGET
             cache = FetchSessionCache(
                 random.Random(kind).randint,  # noqa: S311 - the same for the same input
-                slots=SHARDS if kind & 2 else _BUDGET,
+                slots=1 if kind & 2 else _BUDGET,
                 eviction_ms=_EVICTION_MS,
-                max_partitions=SHARDS * room,
+                max_partitions=room,
             )
             self._manager = FetchManager(cache, asks_broker=not kind & 8)
         self._serves = () if self._manager is None else (partial(ClientSessions, self._manager),)

@@ -2,7 +2,7 @@
 
 Some contexts have the client's response at once. The others have the full fetch to send toward the broker,
 and make the client's response while the full response arrives. Names are those of FetchSession.scala, except
-`SessionClosedContext`. The rules are in fetch-semantics 2.5 and 2.8.
+`FinalContext`. The rules are in fetch-semantics 2.5 and 2.8.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from proxy.features.client_sessions.partitions import NOT_REPORTED, SessionParti
 from proxy.features.client_sessions.session import FetchSession
 from proxy.features.client_sessions.walk import OrderedWalk, ResponseColumns
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, RESPONSE_START_BYTES, ErrorCode
-from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout, Rows
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Rows
 from proxy.protocol.fetch_request import FetchRequest, next_epoch
-from proxy.protocol.fetch_response import Received
+from proxy.protocol.fetch_response import Received, empty_response, response_head
 from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
 
 STREAM_FROM: Final = 1 << 20
@@ -27,53 +27,26 @@ streamed to the client. The unchanged entries add little to its size, and stream
 COPIED: Final = 1 << 13
 """Pieces below this size in bytes are joined."""
 
-_HEAD: Final = Struct(">ihi")  # throttle_time_ms, error_code, session_id
 _NARROW_HEAD: Final = Struct(">iii")  # length, correlation_id, throttle_time_ms
 _WIDE_HEAD: Final = Struct(">iiihi")  # the same, error_code, session_id
 _SESSION_ID_BYTES: Final = 4
 
 
-def empty_response(
-    layout: FetchLayout,
-    correlation_id: bytes,
-    *,
-    session_id: int = 0,
-    error: int = 0,
-    throttle_time_ms: int = 0,
-) -> bytes:
-    """Return a fetch response without entries, for v7 and later."""
-    tags = NO_TAGS if layout.flexible else b""
-    head = _HEAD.pack(throttle_time_ms, error, session_id)
-    content = b"".join((correlation_id, tags, head, layout.count(0), tags))
-    return len(content).to_bytes(LENGTH_BYTES) + content
+class FinalContext:
+    """The context of a fetch whose response is already known: no fetch is sent to the broker.
 
-
-class SessionErrorContext:
-    """The context of a fetch whose session does not exist, does not match, or can't continue.
-
-    Its response is known. It has error 70, 71 or 106 (fetch-semantics 2.2).
+    Either its session does not exist, does not match, or can't continue: `error` is 70, 71 or 106
+    (fetch-semantics 2.2). Or the fetch has no partitions, and only closes its session (trap 42).
     """
 
     __slots__ = ("error", "response")
 
-    def __init__(self, fetch: FetchRequest, error: ErrorCode) -> None:
+    def __init__(self, fetch: FetchRequest, error: ErrorCode = ErrorCode.NONE) -> None:
         self.error = error
         self.response = empty_response(fetch.layout, fetch.frame[REQUEST_CORRELATION_ID], error=error)
 
     def __repr__(self) -> str:
-        return f"<SessionErrorContext {self.error.name}>"
-
-
-class SessionClosedContext:
-    """A fetch without partitions, which only closes its session (fetch-semantics, trap 42)."""
-
-    __slots__ = ("response",)
-
-    def __init__(self, fetch: FetchRequest) -> None:
-        self.response = empty_response(fetch.layout, fetch.frame[REQUEST_CORRELATION_ID])
-
-    def __repr__(self) -> str:
-        return "<SessionClosedContext>"
+        return f"<FinalContext {self.error.name}>"
 
 
 class SessionlessFetchContext:
@@ -175,7 +148,7 @@ class FullFetchContext(_WalkedResponse):
     new session.
     """
 
-    __slots__ = ("_broker", "_cache", "_session")
+    __slots__ = ("_broker", "_cache", "session")
 
     def __init__(
         self, fetch: FetchRequest, request: bytes, version: int, cache: FetchSessionCache, broker: str
@@ -183,15 +156,11 @@ class FullFetchContext(_WalkedResponse):
         super().__init__(fetch, request, version)
         self._cache = cache
         self._broker = broker
-        self._session: FetchSession | None = None
+        self.session: FetchSession | None = None
+        """The session that was created for the client."""
 
     def __repr__(self) -> str:
-        return f"<FullFetchContext {self._session!r}>"
-
-    @property
-    def session(self) -> FetchSession | None:
-        """The session that was created for the client."""
-        return self._session
+        return f"<FullFetchContext {self.session!r}>"
 
     def receive(self, piece: Buffer, now_ms: int, *, last: bool) -> list[Buffer]:
         self._read(piece)
@@ -201,8 +170,8 @@ class FullFetchContext(_WalkedResponse):
             pieces = self._released(self._session_id(now_ms))
         else:
             return []
-        if last and self._session is not None and not self._settle(self._session.partitions):
-            self._cache.remove(self._session)
+        if last and self.session is not None and not self._settle(self.session.partitions):
+            self._cache.remove(self.session)
         return pieces
 
     def _session_id(self, now_ms: int) -> int:
@@ -223,7 +192,7 @@ class FullFetchContext(_WalkedResponse):
         partitions.update(fetch.topics.listing(fetch.frame))
         session = FetchSession(partitions, uses_ids=fetch.layout.topic_ids, broker=self._broker)
         if self._cache.create(session, now_ms):
-            self._session = session
+            self.session = session
         return session.session_id
 
     def _settle(self, partitions: SessionPartitions) -> bool:
@@ -415,10 +384,9 @@ class IncrementalFetchContext(_WalkedResponse):
             raise RuntimeError("the response has left")
         self.partitions, self.record_bytes = sum(count for _, count, _ in elements), walk.record_bytes
         end = NO_TAGS if layout.flexible else b""
-        head = _HEAD.pack(walk.throttle_time_ms, 0, self._session.session_id)
-        parts: list[Buffer] = [
-            self._fetch.frame[REQUEST_CORRELATION_ID] + end + head + layout.count(len(elements))
-        ]
+        correlation_id = self._fetch.frame[REQUEST_CORRELATION_ID]
+        head = response_head(layout, correlation_id, walk.throttle_time_ms, self._session.session_id)
+        parts: list[Buffer] = [head + layout.count(len(elements))]
         for key, count, pieces in elements:
             parts.append(layout.prefix(key, count))
             parts += pieces
@@ -433,8 +401,6 @@ _Element: TypeAlias = tuple[bytes, int, list[Buffer]]
 
 FetchContext: TypeAlias = FullFetchContext | SessionlessFetchContext | IncrementalFetchContext
 """The context of a fetch that is sent toward the broker."""
-FinalContext: TypeAlias = SessionErrorContext | SessionClosedContext
-"""The context of a fetch whose response is already known: no fetch is sent to the broker."""
 
 
 def _widened(head: bytes, session_id: int) -> bytes:

@@ -1,6 +1,6 @@
 """The figures of clients' sessions: KIP-227's own metrics."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.features.client_sessions.options import ClientSessionOptions
@@ -17,8 +17,7 @@ class ClientSessionFigures:
     sessions: int = 0
     partitions: int = 0
     """Each session counts with its partitions at its last fetch."""
-    evictions: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    """The key is True for sessions of followers, False for those of consumers."""
+    evictions: int = 0
 
 
 FIGURES: Final[tuple[Figure[ClientSessionFigures], ...]] = (
@@ -41,7 +40,8 @@ FIGURES: Final[tuple[Figure[ClientSessionFigures], ...]] = (
         COUNTER,
         "incremental_fetch_session_evictions",
         "Evicted sessions that were kept for clients.",
-        lambda it: [((str(privileged).lower(),), count) for privileged, count in it.evictions.items()],
+        # Kafka's privileged sessions are those of followers. The gateway gives them none.
+        lambda it: [(("false",), it.evictions), (("true",), 0)],
         ("privileged",),
     ),
 )
@@ -55,7 +55,7 @@ def _state(options: ClientSessionOptions, figures: ClientSessionFigures | None) 
             "held": found.sessions,
             "partitions": found.partitions,
             "max": options.max_incremental_fetch_session_cache_slots,
-            "evictions": sum(found.evictions.values()),
+            "evictions": found.evictions,
         }
     }
 

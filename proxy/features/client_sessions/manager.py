@@ -8,8 +8,6 @@ from proxy.features.client_sessions.contexts import (
     FinalContext,
     FullFetchContext,
     IncrementalFetchContext,
-    SessionClosedContext,
-    SessionErrorContext,
     SessionlessFetchContext,
 )
 from proxy.features.client_sessions.requests import full_fetch, sessionless
@@ -79,11 +77,11 @@ class FetchManager:
         if fetch.session_epoch in (INITIAL_EPOCH, SESSIONLESS_EPOCH):
             return self._full(fetch, session, broker, version, gives=gives)
         if session is None:
-            return SessionErrorContext(fetch, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return FinalContext(fetch, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != fetch.session_epoch:
-            return SessionErrorContext(fetch, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            return FinalContext(fetch, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_ids != fetch.layout.topic_ids:
-            return SessionErrorContext(fetch, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+            return FinalContext(fetch, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         return self._incremental(fetch, session, now_ms, version)
 
     def _find(self, session_id: int, broker: str) -> FetchSession | None:
@@ -107,7 +105,7 @@ class FetchManager:
             return None
         if fetch.session_id and not fetch.partitions:
             # The fetch only closes a session (fetch-semantics, trap 42).
-            return SessionClosedContext(fetch)
+            return FinalContext(fetch)
         return SessionlessFetchContext(sessionless(fetch, version), version)
 
     def _incremental(
@@ -127,7 +125,7 @@ class FetchManager:
             # 38 and 40).
             self.cache.remove(session)
             if not fetch.partitions:
-                return SessionClosedContext(fetch)
+                return FinalContext(fetch)
             return SessionlessFetchContext(sessionless(fetch, version), version)
         if len(partitions) > MAX_PARTITIONS or not self.cache.room_for(session):
             return self._lost(fetch, session)
@@ -138,7 +136,7 @@ class FetchManager:
         session.epoch = next_epoch(session.epoch)
         return IncrementalFetchContext(fetch, session, request, version, self.cache)
 
-    def _lost(self, fetch: FetchRequest, session: FetchSession) -> SessionErrorContext:
+    def _lost(self, fetch: FetchRequest, session: FetchSession) -> FinalContext:
         """End a session that can't continue. The client gets the error of an eviction, and asks anew."""
         self.cache.remove(session)
-        return SessionErrorContext(fetch, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        return FinalContext(fetch, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

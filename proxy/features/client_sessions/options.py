@@ -23,8 +23,7 @@ class ClientSessionOptions(Section):
         metavar="N",
         parse=whole(0),
         default="1000",
-        help="how many sessions the gateway keeps for clients, like the broker's option of this name; fewer "
-        "than 8 means none",
+        help="how many sessions the gateway keeps for clients, like the broker's option of this name",
     )
     min_incremental_fetch_session_eviction_ms: int = option(
         metavar="TIME",

@@ -32,5 +32,5 @@ class RunningClientSessions(Running[ClientSessionOptions, ClientSessionFigures])
     def counted(self, _links: Iterable[LinkInfo]) -> ClientSessionFigures:
         cache = self.manager.cache
         return ClientSessionFigures(
-            sessions=len(cache), partitions=cache.partitions, evictions=dict(cache.evictions)
+            sessions=len(cache), partitions=cache.partitions, evictions=cache.evictions
         )

@@ -10,7 +10,6 @@ class FetchSession:
     Args:
         partitions: its partitions.
         uses_ids: whether the request that created it named topics by id (v13 and later).
-        privileged: whether a follower created it.
         broker: the broker that the client has asked for it. A client has one session for each broker. The
             cache has the sessions for all brokers.
     """
@@ -24,18 +23,14 @@ class FetchSession:
         "epoch",
         "last_used_ms",
         "partitions",
-        "privileged",
         "session_id",
         "silent",
         "uses_ids",
     )
 
-    def __init__(
-        self, partitions: SessionPartitions, *, uses_ids: bool, privileged: bool = False, broker: str = ""
-    ) -> None:
+    def __init__(self, partitions: SessionPartitions, *, uses_ids: bool, broker: str = "") -> None:
         self.partitions = partitions
         self.uses_ids = uses_ids
-        self.privileged = privileged
         self.broker = broker
         self.session_id = 0
         """0 until the session has a slot."""
@@ -43,8 +38,8 @@ class FetchSession:
         """The epoch that the next fetch must have."""
         self.created_ms = 0
         self.last_used_ms = 0
-        self.cached_size = -1
-        """The number of partitions at the last `touch`, or -1 before the first."""
+        self.cached_size = 0
+        """The number of partitions at the last `touch`, or 0 before the first."""
         self.cached_weight = 0
         """`SessionPartitions.weight` at the last `touch`, or 0 before the first."""
         self.silent = b""

@@ -19,6 +19,7 @@ from proxy.core.in_flight import FORWARD, Around, ClientFetch, FetchHandler, Han
 from proxy.core.stage import Stage
 from proxy.features.client_sessions.contexts import (
     FetchContext,
+    FinalContext,
     FullFetchContext,
     IncrementalFetchContext,
     SessionlessFetchContext,
@@ -195,10 +196,10 @@ class ClientSessions(Stage):
         if context is None:
             return None
         self._count(fetch)
-        if isinstance(context, FullFetchContext | IncrementalFetchContext | SessionlessFetchContext):
-            return sent_version, context
-        self._respond(frame[REQUEST_CORRELATION_ID], context.response)
-        return sent_version, None
+        if isinstance(context, FinalContext):
+            self._respond(frame[REQUEST_CORRELATION_ID], context.response)
+            return sent_version, None
+        return sent_version, context
 
     def _unserved(self, data: bytes, version: int, body: int) -> bytes:
         """Return the bytes to send for a fetch, or for its beginning, that was not read.

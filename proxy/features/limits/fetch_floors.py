@@ -82,22 +82,29 @@ class FloorsPause:
             stage.pause()
 
 
-class FetchFloors:
-    """The floors by client id: the smallest min_bytes and max_wait_ms of a fetch. A process has one.
+class FetchLimits:
+    """The limits of fetches by client id. A process has one such object.
 
-    The entry "" is for all other clients. 0 means none.
+    `min_bytes` and `max_wait_ms` are the smallest values of a fetch, `max_bytes` is the largest. The entry ""
+    is for all other clients. 0 means none.
     """
 
-    __slots__ = ("max_wait_ms", "min_bytes", "pauses")
+    __slots__ = ("max_bytes", "max_wait_ms", "min_bytes", "pauses")
 
-    def __init__(self, min_bytes: Mapping[str, int] = _NONE, max_wait_ms: Mapping[str, int] = _NONE) -> None:
+    def __init__(
+        self,
+        min_bytes: Mapping[str, int] = _NONE,
+        max_wait_ms: Mapping[str, int] = _NONE,
+        max_bytes: Mapping[str, int] = _NONE,
+    ) -> None:
         self.min_bytes = min_bytes
         self.max_wait_ms = max_wait_ms
+        self.max_bytes = max_bytes
         self.pauses = WeakValueDictionary[tuple[str, str], FloorsPause]()
         """The pauses of connected clients that have floors, by host and client id."""
 
     def __repr__(self) -> str:
-        return f"<FetchFloors min_bytes={self.min_bytes} max_wait_ms={self.max_wait_ms}>"
+        return f"<FetchLimits {self.min_bytes} {self.max_wait_ms} {self.max_bytes}>"
 
 
 class FetchFloorsStage(Stage):
@@ -113,7 +120,7 @@ class FetchFloorsStage(Stage):
         "_state",
     )
 
-    def __init__(self, floors: FetchFloors, state: ConnectionState) -> None:
+    def __init__(self, floors: FetchLimits, state: ConnectionState) -> None:
         self._floors = floors
         self._state = state
         self._software: str | None = None

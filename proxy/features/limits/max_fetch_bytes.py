@@ -1,53 +1,33 @@
 """Limits the record bytes that a fetch requests: ``--max-fetch-bytes`` (KIP-74). Sans-IO."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.requests import MAX_FETCH_REQUEST, readable
 from proxy.core.stage import Stage
-from proxy.features.limits.fetch_floors import of_client
+from proxy.features.limits.fetch_floors import FetchLimits, of_client
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, request_header
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.old_fetch import LIMITED, UNLIMITED, limit_old_fetch
 from proxy.protocol.primitives import ProtocolError
 
 _FETCH: Final = int(ApiKey.FETCH)
-_NONE: Final[Mapping[str, int]] = {}
-
-
-class Ceilings:
-    """The limit of record bytes in a fetch, by client id. All connections of a process share this object.
-
-    The entry "" is for all other clients. 0 means no limit.
-    """
-
-    __slots__ = ("by_client",)
-
-    def __init__(self, by_client: Mapping[str, int] = _NONE) -> None:
-        self.by_client = by_client
-
-    def __repr__(self) -> str:
-        return f"<Ceilings {self.by_client}>"
-
-    def of(self, client_id: str) -> int:
-        return of_client(self.by_client, client_id)
 
 
 class MaxFetchBytes(Stage):
     """Lowers max_bytes in the fetches of one client."""
 
-    __slots__ = ("_ceilings", "_state", "_turn")
+    __slots__ = ("_limits", "_state", "_turn")
 
-    def __init__(self, ceilings: Ceilings, state: ConnectionState) -> None:
-        self._ceilings = ceilings
+    def __init__(self, limits: FetchLimits, state: ConnectionState) -> None:
+        self._limits = limits
         self._state = state
         self._turn = 0
         """How many fetches of v2 and v3 were passed to `limit_old_fetch`."""
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
-        limit = self._ceilings.of(self._state.client_id)
+        limit = of_client(self._limits.max_bytes, self._state.client_id)
         if not limit or fetch.max_bytes <= limit:
             return fetch
         # If min_bytes were above max_bytes, brokers up to 2.4 would always wait for max_wait_ms.
@@ -60,7 +40,7 @@ class MaxFetchBytes(Stage):
         If no client has a limit, or if the fetch can't be buffered, it is forwarded unread.
         """
         old = api_key == _FETCH and UNLIMITED <= version <= LIMITED
-        if not old or not any(self._ceilings.by_client.values()):
+        if not old or not any(self._limits.max_bytes.values()):
             return data
         state = self._state
         if len(data) < size:
@@ -71,7 +51,7 @@ class MaxFetchBytes(Stage):
         with suppress(ProtocolError):
             _, _, _, client_id, body = request_header(data, LENGTH_BYTES)
             state.client_id = state.client_id or readable(client_id)
-            limit = self._ceilings.of(state.client_id)
+            limit = of_client(self._limits.max_bytes, state.client_id)
             if limit and (version == LIMITED or self._takes_limits(data)):
                 sent = limit_old_fetch(data, body, limit, self._turn)
                 self._turn += 1

@@ -5,8 +5,8 @@ from functools import partial
 
 from proxy.core.connection import MakeStage
 from proxy.features.feature import LinkInfo, Running
-from proxy.features.limits.fetch_floors import FetchFloors, FetchFloorsStage
-from proxy.features.limits.max_fetch_bytes import Ceilings, MaxFetchBytes
+from proxy.features.limits.fetch_floors import FetchFloorsStage, FetchLimits
+from proxy.features.limits.max_fetch_bytes import MaxFetchBytes
 from proxy.features.limits.options import LimitOptions
 
 
@@ -14,17 +14,16 @@ class Limits(Running[LimitOptions, None]):
     """The limits of all clients."""
 
     def __init__(self, options: LimitOptions) -> None:
-        self.ceilings = Ceilings()
-        self.floors = FetchFloors()
+        self.limits = FetchLimits()
         self.reloaded(options)
 
     def stages(self, _link: LinkInfo) -> Sequence[MakeStage]:
         # The ceiling comes first, because min_bytes must not exceed it.
-        return partial(MaxFetchBytes, self.ceilings), partial(FetchFloorsStage, self.floors)
+        return partial(MaxFetchBytes, self.limits), partial(FetchFloorsStage, self.limits)
 
     def reloaded(self, options: LimitOptions) -> None:
-        self.ceilings.by_client = options.max_fetch_bytes
-        self.floors.min_bytes = options.fetch_min_bytes
-        self.floors.max_wait_ms = {
+        self.limits.max_bytes = options.max_fetch_bytes
+        self.limits.min_bytes = options.fetch_min_bytes
+        self.limits.max_wait_ms = {
             client_id: round(wait * 1e3) for client_id, wait in options.fetch_max_wait.items()
         }

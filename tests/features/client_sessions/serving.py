@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from proxy.features.client_sessions.cache import FetchSessionCache
-from proxy.features.client_sessions.contexts import SessionClosedContext, SessionErrorContext
+from proxy.features.client_sessions.contexts import FinalContext
 from proxy.features.client_sessions.manager import FetchManager
 from proxy.protocol.api import LENGTH_BYTES, request_header
 from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
@@ -65,7 +65,7 @@ class Serving:
         fetch = parsed(message)
         version = min(fetch.layout.version, self.broker_max)
         context = self.manager.context(fetch, seconds(self.now), version=version)
-        if isinstance(context, SessionErrorContext | SessionClosedContext):
+        if isinstance(context, FinalContext):
             (response,) = unframed(context.response)
             return lambda: response
         if context is None:

@@ -3,22 +3,14 @@
 Ages are in milliseconds.
 """
 
-import itertools
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.features.client_sessions.cache import (
-    IDS_PER_SHARD,
-    SHARDS,
-    FetchSessionCache,
-    FetchSessionCacheShard,
-)
+from proxy.features.client_sessions.cache import MAX_ID, FetchSessionCache
 from proxy.features.client_sessions.partitions import SessionPartitions
 from proxy.features.client_sessions.session import FetchSession
 from proxy.protocol.fetch_layout import LAYOUTS
@@ -41,37 +33,24 @@ def parts(count: int) -> SessionPartitions:
     return partitions
 
 
-def newcomer(size: int, *, privileged: bool = False) -> FetchSession:
-    return FetchSession(parts(size), uses_ids=False, privileged=privileged)
+def newcomer(size: int) -> FetchSession:
+    return FetchSession(parts(size), uses_ids=False)
 
 
-def one_shard(
-    slots: int, *, eviction_ms: int = 120_000, max_partitions: int = 1 << 20
-) -> FetchSessionCacheShard:
-    ids = random.Random(7)
-    return FetchSessionCacheShard(
-        ids.randint,
-        first_id=1,
-        last_id=IDS_PER_SHARD - 1,
-        slots=slots,
-        eviction_ms=eviction_ms,
-        max_partitions=max_partitions,
-    )
+def cache_of(slots: int, *, max_partitions: int = 1 << 20) -> FetchSessionCache:
+    return FetchSessionCache(random.Random(7).randint, slots=slots, max_partitions=max_partitions)
 
 
-Slots = FetchSessionCacheShard | FetchSessionCache
-
-
-def make(cache: Slots, size: int, now: int, *, privileged: bool = False) -> FetchSession:
-    session = newcomer(size, privileged=privileged)
+def make(cache: FetchSessionCache, size: int, now: int) -> FetchSession:
+    session = newcomer(size)
     assert cache.create(session, now) == session.session_id > 0
     assert cache.get(session.session_id) is session
     return session
 
 
-def refused(cache: Slots, size: int, now: int, *, privileged: bool = False) -> bool:
+def refused(cache: FetchSessionCache, size: int, now: int) -> bool:
     before = list(cache)
-    session = newcomer(size, privileged=privileged)
+    session = newcomer(size)
     if cache.create(session, now):
         return False
     assert list(cache) == before
@@ -79,28 +58,21 @@ def refused(cache: Slots, size: int, now: int, *, privileged: bool = False) -> b
     return True
 
 
-def alive(cache: Slots, *sessions: FetchSession) -> bool:
+def alive(cache: FetchSessionCache, *sessions: FetchSession) -> bool:
     return {session.session_id for session in cache} == {session.session_id for session in sessions}
 
 
 def test_an_id_in_use_is_not_given_again() -> None:
     """Case 1: a new session never gets an id that is in use."""
     ids = iter([5, 5, 5, 6])
-    shard = FetchSessionCacheShard(
-        lambda _first, _last: next(ids),
-        first_id=1,
-        last_id=9,
-        slots=2,
-        eviction_ms=1,
-        max_partitions=9,
-    )
+    cache = FetchSessionCache(lambda _first, _last: next(ids), slots=2)
 
-    assert [shard.create(newcomer(1), 0), shard.create(newcomer(1), 0)] == [5, 6]
+    assert [cache.create(newcomer(1), 0), cache.create(newcomer(1), 0)] == [5, 6]
 
 
 def test_partitions_are_counted_as_last_touched() -> None:
     """Case 11: the cache counts a session with the number of partitions that it had at its last use."""
-    cache = one_shard(2)
+    cache = cache_of(2)
     make(cache, 2, 0)
     four = make(cache, 4, 0)
     assert cache.partitions == 6
@@ -118,25 +90,16 @@ def test_partitions_are_counted_as_last_touched() -> None:
     assert (four.cached_size, cache.partitions) == (3, 3)
 
 
-@pytest.mark.parametrize("slots", [0, 7])
-def test_without_a_slot_for_each_shard_there_is_no_session(slots: int) -> None:
-    """Case 12: the cache creates no session if it has fewer slots than shards."""
-    cache = FetchSessionCache(random.Random(1).randint, slots=slots)
+def test_without_a_slot_there_is_no_session() -> None:
+    """Case 12: the cache creates no session if it has no slots."""
+    cache = cache_of(0)
 
     assert [cache.create(newcomer(1), now) for now in range(0, 1_000_000, 60_000)] == [0] * 17
 
 
-def test_shards_and_their_turns() -> None:
-    """Case 13: each session id belongs to a shard. New sessions are created in each shard in turn."""
-    cache = FetchSessionCache(random.Random(3).randint, slots=800)
-
-    assert [cache.shard_of(n * 268_435_455 - 1) for n in (1, 2, 8)] == [0, 1, 7]
-    assert [cache.shard_of(n * 268_435_455) for n in (1, 2, 7)] == [1, 2, 7]
-    for outside in (8 * 268_435_455, 2**31 - 1, 0, -1, -(2**31)):
-        assert cache.shard_of(outside) == -1
-        assert cache.get(outside) is None
-    ids = [cache.create(newcomer(1), 0) for _ in range(16)]
-    assert [cache.shard_of(session_id) for session_id in ids] == [*range(8), *range(8)]
+def test_the_highest_id_is_one_that_brokers_with_shards_know() -> None:
+    """Case 13: a broker with 8 shards throws for an id of 8 * 268435455 or more."""
+    assert MAX_ID == 8 * 268_435_455 - 1
 
 
 def test_what_is_removed_or_evicted_is_not_touched() -> None:
@@ -144,7 +107,7 @@ def test_what_is_removed_or_evicted_is_not_touched() -> None:
 
     Neither another session nor the count of partitions changes.
     """
-    cache = one_shard(1)
+    cache = cache_of(1)
     gone = make(cache, 1, 0)
     cache.remove(gone)
     cache.touch(gone, 5)
@@ -156,24 +119,15 @@ def test_what_is_removed_or_evicted_is_not_touched() -> None:
     assert (alive(cache, left), cache.partitions, left.last_used_ms) == (True, 2, 6)
 
 
-def test_the_figures_of_all_shards() -> None:
-    cache = FetchSessionCache(random.Random(3).randint, slots=8)
+def test_the_figures() -> None:
+    cache = cache_of(8)
     for _ in range(8):
         make(cache, 2, 0)
     for _ in range(8):
         make(cache, 1, 200_000)
 
-    assert (len(cache), cache.partitions, cache.evictions) == (8, 8, {False: 8, True: 0})
+    assert (len(cache), cache.partitions, cache.evictions) == (8, 8, 8)
     assert repr(cache) == "<FetchSessionCache sessions=8 partitions=8>"
-
-
-def test_evictions_are_counted_by_privilege() -> None:
-    cache = one_shard(1)
-    make(cache, 5, 0)
-    make(cache, 1, 0, privileged=True)
-    make(cache, 1, 120_001)
-
-    assert cache.evictions == {False: 1, True: 1}
 
 
 def test_for_partitions_only_stale_sessions_give_way() -> None:
@@ -181,7 +135,7 @@ def test_for_partitions_only_stale_sessions_give_way() -> None:
 
     A free slot is not enough, because the limit protects memory.
     """
-    cache = one_shard(10, max_partitions=10)
+    cache = cache_of(10, max_partitions=10)
     first, second = make(cache, 4, 0), make(cache, 4, 10)
 
     assert refused(cache, 11, 500_000)
@@ -195,7 +149,7 @@ def test_for_partitions_only_stale_sessions_give_way() -> None:
 
 
 def test_a_session_may_grow_while_there_is_room() -> None:
-    cache = one_shard(10, max_partitions=10)
+    cache = cache_of(10, max_partitions=10)
     make(cache, 4, 0)
     grows = make(cache, 4, 0)
 
@@ -210,7 +164,7 @@ def test_long_names_of_topics_take_the_room_of_partitions() -> None:
 
     Otherwise a session could need too much memory if each partition has its own topic with a very long name.
     """
-    cache = one_shard(10, max_partitions=1000)
+    cache = cache_of(10, max_partitions=1000)
     first, *_, last = sessions = [FetchSession(_named(50), uses_ids=False) for _ in range(4)]
 
     assert [cache.create(session, 0) > 0 for session in sessions] == [True, True, True, False]
@@ -250,56 +204,51 @@ class Both:
             del self.pairs[session_id]
         assert {session.session_id for session in self.ours} == set(self.model.sessions)
         assert self.ours.partitions == self.model.total_partitions
-        assert sum(self.ours.evictions.values()) == sum(shard.evictions for shard in self.model.shards)
+        assert self.ours.evictions == self.model.shards[0].evictions
 
 
 def both(slots: int, seed: int) -> Both:
-    return Both(
-        FetchSessionCache(random.Random(seed).randint, slots=slots),
-        ModelCache(slots=slots, sharded=True, seed=seed),
-        {},
-    )
+    model = ModelCache(slots=slots, sharded=False, seed=seed)
+    model.shards[0].last_id = MAX_ID
+    return Both(FetchSessionCache(random.Random(seed).randint, slots=slots), model, {})
 
 
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["create", "create", "create", "touch", "resize", "remove"]),
         st.integers(0, 40),
-        st.booleans(),
         st.sampled_from([0, 1, 1, 59_999, 60_000, 60_001, 120_000, 120_001]),
     ),
     max_size=60,
 )
 
 
-@given(slots=st.sampled_from([8, 16, 24]), seed=st.integers(0, 9), steps=STEPS)
+@given(slots=st.sampled_from([1, 2, 3]), seed=st.integers(0, 9), steps=STEPS)
 @examples(300)
-def test_any_history_ends_as_the_models(
-    slots: int, seed: int, steps: list[tuple[str, int, bool, int]]
-) -> None:
+def test_any_history_ends_as_the_models(slots: int, seed: int, steps: list[tuple[str, int, int]]) -> None:
     """Cases 2 to 13 in any order: the gateway's cache and the model's cache always hold the same sessions.
 
     The model was checked against live brokers.
     """
     pair = both(slots, seed)
     now = 0
-    for kind, number, flag, passes in steps:
+    for kind, number, passes in steps:
         now += passes
         if kind == "create":
-            _create(pair, number % 5, now, privileged=flag and number % 3 == 0)
+            _create(pair, number % 5, now)
         elif pair.pairs:
             session_id = list(pair.pairs)[number % len(pair.pairs)]
             _change(pair, session_id, kind, number, now)
         pair.check()
 
 
-def _create(pair: Both, size: int, now: int, *, privileged: bool) -> None:
-    session = newcomer(size, privileged=privileged)
+def _create(pair: Both, size: int, now: int) -> None:
+    session = newcomer(size)
     cached = [
         CachedPartition("t", bytes(16), FetchPartition(partition=i, fetch_offset=0)) for i in range(size)
     ]
     session_id = pair.ours.create(session, now)
-    assert session_id == pair.model.create(now, cached, privileged=privileged)
+    assert session_id == pair.model.create(now, cached)
     if session_id:
         pair.pairs[session_id] = session, pair.model.sessions[session_id]
 
@@ -320,14 +269,3 @@ def _change(pair: Both, session_id: int, kind: str, number: int, now: int) -> No
         for index in range(size):
             cached = CachedPartition("t", bytes(16), FetchPartition(partition=index, fetch_offset=0))
             modelled.partitions[cached.key] = cached
-
-
-def test_turns_go_on_for_ever() -> None:
-    """Case 13: new sessions are created in each shard in turn, without an end."""
-    cache = FetchSessionCache(random.Random(3).randint, slots=8)
-    turns: Iterator[int] = itertools.cycle(range(SHARDS))
-
-    for _ in range(100):
-        made = make(cache, 1, 0)
-        assert cache.shard_of(made.session_id) == next(turns)
-        cache.remove(made)

@@ -13,7 +13,7 @@ import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.features.client_sessions.cache import IDS_PER_SHARD, MAX_LEFT, FetchSessionCache
+from proxy.features.client_sessions.cache import MAX_LEFT, FetchSessionCache
 from proxy.features.client_sessions.manager import FetchManager
 from proxy.features.client_sessions.stage import ClientSessions
 from proxy.protocol.fetch_request import MAX_TOPICS
@@ -579,13 +579,12 @@ def test_a_broker_and_the_gateway_never_give_one_id_to_two_clients() -> None:
     """
     ids = iter([5, 5, 6])
     gateway = Gateway(broker(slots=1000), asks_broker=True)
-    cache = gateway.manager.cache = FetchSessionCache(lambda first, last: next(ids, last))
+    gateway.manager.cache = FetchSessionCache(lambda first, last: next(ids, last))
     native = Client(gateway)
     theirs = native.fetch(*FOO, session=(0, 0)).session_id
     ids = iter([theirs] * 8 + [6])
     for shard in gateway.broker.cache.shards:
         shard.slots = 0
-    cache._turn = theirs // IDS_PER_SHARD
 
     served = Client(gateway)
     ours = served.fetch(("foo", 2), session=(0, 0)).session_id

@@ -13,12 +13,12 @@ from proxy.features.limits.fetch_floors import (
     MAX_MIN_BYTES,
     MAX_WAIT_MS,
     PAUSE_SECONDS,
-    FetchFloors,
     FetchFloorsStage,
+    FetchLimits,
     raised,
     smallest_partition,
 )
-from proxy.features.limits.max_fetch_bytes import Ceilings, MaxFetchBytes
+from proxy.features.limits.max_fetch_bytes import MaxFetchBytes
 from proxy.protocol.api import request_header
 from proxy.protocol.fetch_request import parse_fetch_request
 from tests.examples import examples
@@ -27,7 +27,7 @@ from tests.playbook import SESSION_ID, Playbook, T, api_versions, asks, full, re
 
 ASKED: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": 1}
 RAISED: dict[str, Any] = {"max_wait_ms": 2000, "min_bytes": 65_536}
-FLOORS = FetchFloors({"": 65_536}, {"": 2000})
+FLOORS = FetchLimits({"": 65_536}, {"": 2000})
 WANTS: list[Want] = [("t", at) for at in range(8)]
 JOIN_GROUP = 11
 HEARTBEAT = 12
@@ -49,7 +49,7 @@ def named(play: Playbook, software: str) -> Playbook:
     return play
 
 
-def connected(floors: FetchFloors = FLOORS, software: str = "librdkafka", **options: Any) -> Playbook:
+def connected(floors: FetchLimits = FLOORS, software: str = "librdkafka", **options: Any) -> Playbook:
     """Return a connection of client "c" with the stage. The client has told its software, if it has one."""
     stages = (*options.pop("stages", ()), partial(FetchFloorsStage, floors))
     play = Playbook(stages=stages, **options)
@@ -117,8 +117,8 @@ def test_a_session_of_the_clients_own_is_raised(version: int) -> None:
 
 @pytest.mark.parametrize("software", ["librdkafka", ""])
 def test_without_floors_nothing_changes(software: str) -> None:
-    sends(connected(FetchFloors(), software), {})
-    sends(connected(FetchFloors({"": 0, "d": 5}, {"": 0, "d": 5}), software), {})
+    sends(connected(FetchLimits(), software), {})
+    sends(connected(FetchLimits({"": 0, "d": 5}, {"": 0, "d": 5}), software), {})
 
 
 def test_the_gateway_waits_for_the_broker_as_long_as_the_broker_was_told() -> None:
@@ -140,11 +140,11 @@ def test_the_gateway_waits_for_the_broker_as_long_as_the_broker_was_told() -> No
 
 def test_a_client_id_has_floors_of_its_own() -> None:
     sends(
-        connected(FetchFloors({"": 9, "c": 100}, {"": 1000, "c": 3000})),
+        connected(FetchLimits({"": 9, "c": 100}, {"": 1000, "c": 3000})),
         {"min_bytes": 100, "max_wait_ms": 3000},
     )
-    sends(connected(FetchFloors({"": 9, "c": 0}, {"": 1000, "c": 0})), {})
-    sends(connected(FetchFloors({"d": 9}, {"d": 1000})), {})
+    sends(connected(FetchLimits({"": 9, "c": 0}, {"": 1000, "c": 0})), {})
+    sends(connected(FetchLimits({"d": 9}, {"d": 1000})), {})
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_min_bytes_is_at_most_what_the_fetch_lets_the_broker_send(
 
 
 def test_min_bytes_is_at_most_the_operators_limit() -> None:
-    ceiling = partial(MaxFetchBytes, Ceilings({"": 1000}))
+    ceiling = partial(MaxFetchBytes, FetchLimits(max_bytes={"": 1000}))
     play = connected(stages=(ceiling,))
     sends(play, {"max_wait_ms": 2000, "min_bytes": 1000, "max_bytes": 1000})
 
@@ -230,12 +230,12 @@ def test_records_are_later_by_five_seconds_at_most() -> None:
     ],
 )
 def test_a_fetch_waits_for_a_third_of_a_known_time_out_at_most(software: str, due: int) -> None:
-    sends(connected(FetchFloors({}, {"": 5000}), software), {"max_wait_ms": due})
+    sends(connected(FetchLimits({}, {"": 5000}), software), {"max_wait_ms": due})
 
 
 def test_a_client_with_an_unknown_time_out_waits_longer_if_it_is_named() -> None:
-    sends(connected(FetchFloors({}, {"c": 5000}), ""), {"max_wait_ms": 5000})
-    sends(connected(FetchFloors({}, {"c": 5000}), "kgo"), {"max_wait_ms": 3500})
+    sends(connected(FetchLimits({}, {"c": 5000}), ""), {"max_wait_ms": 5000})
+    sends(connected(FetchLimits({}, {"c": 5000}), "kgo"), {"max_wait_ms": 3500})
 
 
 def test_a_client_without_a_client_id_is_not_named() -> None:
@@ -259,7 +259,7 @@ def test_a_client_without_a_client_id_is_not_named() -> None:
 )
 def test_kafka_go_stays_as_it_is(version: int, fields: dict[str, Any]) -> None:
     """Its Reader has a read deadline of its own max_wait. It is recognised by what only kafka-go sends."""
-    play = connected(FetchFloors({"c": 65_536}, {"c": 5000}), "")
+    play = connected(FetchLimits({"c": 65_536}, {"c": 5000}), "")
     for number in range(4):
         asked = fetch(version, *T[:1], correlation=number, **ASKED, **fields)
         play.exchange(asked, full(version, T[:1], correlation_id=number))
@@ -292,7 +292,7 @@ def test_heartbeats_on_the_connection_come_in_time(version: int) -> None:
     """A broker takes the requests of a connection one by one (trap 16). So no fetch waits for more than a
     third of the group's session timeout, if the client joins the group on the same connection.
     """
-    play = connected(FetchFloors({}, {"": 5000}))
+    play = connected(FetchLimits({}, {"": 5000}))
     sends(play, {"max_wait_ms": 5000})
     for session_ms, due in ((6000, 2000), (45_000, 5000), (1500, 500), (6000, 2000)):
         asked = join_group(session_ms, version)
@@ -309,14 +309,14 @@ def test_heartbeats_of_a_group_with_an_unknown_session_timeout(api_key: int) -> 
     """A client that joined on an earlier connection does not wait longer, nor one whose broker has the
     timeout.
     """
-    play = connected(FetchFloors({}, {"": 5000}))
+    play = connected(FetchLimits({}, {"": 5000}))
     sends(play, {"max_wait_ms": 5000})
     play.exchange(request(api_key, 0, 7, bytes(9)), response(7, b"\0\0"))
     sends(play, {"max_wait_ms": 500})
 
 
 def test_a_join_that_can_not_be_read_counts_as_an_unknown_session_timeout() -> None:
-    play = connected(FetchFloors({}, {"": 5000}))
+    play = connected(FetchLimits({}, {"": 5000}))
     asked = join_group(30_000)
     play.client(asked, chunk=20).to_broker(asked)
     play.broker(response(7, bytes(30))).takes_client()
@@ -327,7 +327,7 @@ def test_a_session_waits_less_from_the_join_on() -> None:
     """The group is joined while a fetch of the session is in flight. The next fetch waits less, though it has
     the same list.
     """
-    floors = FetchFloors({"": 65_536}, {"": 5000})
+    floors = FetchLimits({"": 65_536}, {"": 5000})
     play = connected(floors)
     asked = fetch(12, *WANTS, correlation=3, **ASKED)
     while play.client(asked).takes_broker() == fetch(
@@ -403,7 +403,7 @@ def test_no_fetch_of_a_client_is_raised_for_a_while_after_a_leader_has_moved() -
     """The client asks for Metadata, then for the partition at the new leader. Sarama does this behind fetches
     that wait.
     """
-    floors = FetchFloors({"": 65_536}, {"": 2000})
+    floors = FetchLimits({"": 65_536}, {"": 2000})
     old, new = connected(floors), connected(floors)
     for play in (old, new):
         sends(play, RAISED)
@@ -419,7 +419,7 @@ def test_no_fetch_of_a_client_is_raised_for_a_while_after_a_leader_has_moved() -
 
 
 def test_each_move_prolongs_the_pause() -> None:
-    play = connected(FetchFloors({"": 65_536}, {"": 2000}))
+    play = connected(FetchLimits({"": 65_536}, {"": 2000}))
     moves(play)
     play.now = PAUSE_SECONDS - 0.1
     moves(play, {})
@@ -430,7 +430,7 @@ def test_each_move_prolongs_the_pause() -> None:
 
 
 def test_a_connection_that_begins_in_a_pause_is_not_raised() -> None:
-    floors = FetchFloors({"": 65_536}, {"": 2000})
+    floors = FetchLimits({"": 65_536}, {"": 2000})
     old = connected(floors)
     moves(old)
     sends(connected(floors), {})
@@ -438,7 +438,7 @@ def test_a_connection_that_begins_in_a_pause_is_not_raised() -> None:
 
 def test_a_session_of_the_clients_own_that_begins_in_a_pause_is_raised_later() -> None:
     """Only its first fetch lists all partitions, and with them the limits that min_bytes must not exceed."""
-    floors = FetchFloors({"": 65_536}, {"": 2000})
+    floors = FetchLimits({"": 65_536}, {"": 2000})
     old, play = connected(floors), connected(floors)
     moves(old)
     small: dict[str, Any] = {"values": {"partition_max_bytes": 300}}
@@ -451,7 +451,7 @@ def test_a_session_of_the_clients_own_that_begins_in_a_pause_is_raised_later() -
 
 def test_other_clients_are_raised_in_a_pause() -> None:
     """Two hosts may have clients of one id."""
-    floors = FetchFloors({"": 65_536}, {"": 2000})
+    floors = FetchLimits({"": 65_536}, {"": 2000})
     here, there = connected(floors, host="10.0.0.1"), connected(floors, host="10.0.0.2")
     for play in (here, there):
         sends(play, RAISED)
@@ -461,7 +461,7 @@ def test_other_clients_are_raised_in_a_pause() -> None:
 
 def test_other_errors_begin_no_pause() -> None:
     """A client may ask for ever for a partition that it may not read."""
-    play = connected(FetchFloors({"": 65_536}, {"": 2000}))
+    play = connected(FetchLimits({"": 65_536}, {"": 2000}))
     play.client(fetch(12, *T[:1], correlation=9, **ASKED))
     play.to_broker(fetch(12, *T[:1], correlation=9, **RAISED))
     told = fetch_response(12, (T[0][0], [entry(T[0][1], error=29)]), correlation_id=9)
@@ -470,7 +470,7 @@ def test_other_errors_begin_no_pause() -> None:
 
 
 def test_a_client_that_has_left_is_forgotten() -> None:
-    floors = FetchFloors({"": 65_536}, {"": 2000})
+    floors = FetchLimits({"": 65_536}, {"": 2000})
     play = connected(floors, core=Connection)
     sends(play, RAISED)
     assert len(floors.pauses) == 1
@@ -483,7 +483,7 @@ def test_the_fetches_of_a_session_are_not_raised_in_a_pause(version: int) -> Non
     """The leader has moved away from another broker, while a fetch is in flight here. So the fast path makes
     no plan of the fetch that was raised, and later none of one that was not.
     """
-    floors = FetchFloors({"": 65_536}, {"": 2000})
+    floors = FetchLimits({"": 65_536}, {"": 2000})
     old, play, wants = connected(floors), connected(floors), WANTS
     asked = fetch(version, *wants, correlation=3, **ASKED)
     while play.client(asked).takes_broker() == fetch(version, *wants, correlation=3, **RAISED):
@@ -554,7 +554,7 @@ def test_members_of_cooperative_groups_stay_as_they_are() -> None:
 
 def test_other_floors_apply_at_run_time() -> None:
     """Changed floors apply to the next fetch, even on the fast path."""
-    floors = FetchFloors()
+    floors = FetchLimits()
     play = connected(floors)
     sends(play, {})
     for least, wait in ((100, 2000), (200, 3000), (0, 0)):

@@ -10,10 +10,10 @@ async def test_a_ceiling_of_fetches_applies_to_all_connections_at_once() -> None
         stub_cluster() as cluster,
         gateway(cluster.address, Gateway, max_fetch_bytes="900,a=5") as gate,
     ):
-        ceilings = running(gate, Limits).ceilings
-        assert ceilings.of("c") == 900
+        limits = running(gate, Limits).limits
+        assert limits.max_bytes == {"": 900, "a": 5}
         gate.reconfigure(gate.process.config.having(max_fetch_bytes={"a": 7}))
-        assert (ceilings.of("a"), ceilings.of("c")) == (7, 0)
+        assert limits.max_bytes == {"a": 7}
 
 
 async def test_floors_of_fetches_apply_to_all_connections_at_once() -> None:
@@ -22,7 +22,7 @@ async def test_floors_of_fetches_apply_to_all_connections_at_once() -> None:
         stub_cluster() as cluster,
         gateway(cluster.address, Gateway, fetch_min_bytes="900,a=5", fetch_max_wait="a=1500ms") as gate,
     ):
-        floors, before = running(gate, Limits).floors, gate.server.sessions.generation
+        floors, before = running(gate, Limits).limits, gate.server.sessions.generation
         assert (floors.min_bytes, floors.max_wait_ms) == ({"": 900, "a": 5}, {"a": 1500})
         gate.reconfigure(gate.process.config.having(fetch_min_bytes={"a": 7}, fetch_max_wait={}))
         assert (floors.min_bytes, floors.max_wait_ms) == ({"a": 7}, {})

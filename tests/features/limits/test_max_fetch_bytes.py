@@ -9,7 +9,8 @@ import pytest
 from proxy.core.connection import MakeStage
 from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import FetchKind
-from proxy.features.limits.max_fetch_bytes import Ceilings, MaxFetchBytes
+from proxy.features.limits.fetch_floors import FetchLimits
+from proxy.features.limits.max_fetch_bytes import MaxFetchBytes
 from tests.connections import connect
 from tests.core.test_expanded_equals_direct import API_VERSIONS
 from tests.core.test_keep_order import Reader
@@ -31,16 +32,16 @@ class Limited(Playbook):
     """A connection with `--max-fetch-bytes`."""
 
     def __init__(self, ceilings: dict[str, int]) -> None:
-        self.ceilings = Ceilings(ceilings)
+        self.ceilings = FetchLimits(max_bytes=ceilings)
         super().__init__(stages=(partial(MaxFetchBytes, self.ceilings),))
 
     def reload(self, ceilings: dict[str, int]) -> None:
-        self.ceilings.by_client = ceilings
+        self.ceilings.max_bytes = ceilings
         self.sessions.generation += 1
 
 
 def ceiling(ceilings: dict[str, int]) -> MakeStage:
-    return partial(MaxFetchBytes, Ceilings(ceilings))
+    return partial(MaxFetchBytes, FetchLimits(max_bytes=ceilings))
 
 
 def limited(ceilings: dict[str, int] | None = None) -> Limited:

@@ -3,14 +3,14 @@
 from functools import partial
 from typing import Any
 
-from proxy.features.limits.fetch_floors import FetchFloors, FetchFloorsStage
+from proxy.features.limits.fetch_floors import FetchFloorsStage, FetchLimits
 from tests.features.racks.test_raise_fetch import connect, raises
 from tests.frames import fetch
 
 
 def test_a_fetch_of_kafka_go_keeps_its_limits() -> None:
     """It is known by its version. The floors of fetches would keep its records from it."""
-    floors = partial(FetchFloorsStage, FetchFloors({"": 65_536}, {"c": 5000}))
+    floors = partial(FetchFloorsStage, FetchLimits({"": 65_536}, {"c": 5000}))
     play = connect(stages=(floors,))
     values = {"log_start_offset": 0}
     for number in range(10, 13):
