@@ -51,7 +51,7 @@ SANS_IO = (
 """Folders that open no socket or file, and read no clock. From `proxy`, `replay` may import only folders in
 this list."""
 OF_REPLAY = {
-    *(f"proxy.features.cooperative.{name}" for name in ("batches", "key_hash", "murmur2", "plan")),
+    *(f"proxy.features.cooperative.{name}" for name in ("batches", "key_hash", "plan")),
     *(f"proxy.features.cooperative.{name}" for name in ("positions", "ranges")),
     "proxy.features.limits.fetch_floors",
 }

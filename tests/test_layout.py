@@ -34,7 +34,6 @@ WITHIN: Final = {
     "features/cooperative/options.py": "features/cooperative/test_cooperative_options.py",
     "features/cooperative/identity.py": "features/cooperative/test_member_stage.py",
     "features/cooperative/member.py": "features/cooperative/test_joining.py",
-    "features/cooperative/murmur2.py": "features/cooperative/test_key_hash.py",
     "features/cooperative/responses.py": "features/cooperative/test_member_stage.py",
     "features/cooperative/wire.py": "features/cooperative/test_offsets.py",
     "core/asking/asker.py": "features/leaders/test_stage.py",

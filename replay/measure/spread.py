@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, TypeAlias
 
-from proxy.features.cooperative.murmur2 import MASK
+from proxy.features.cooperative.key_hash import MASK
 from proxy.features.cooperative.plan import Joined, Lanes, cut, plan
 from proxy.features.cooperative.positions import TopicPartition
 from proxy.features.cooperative.ranges import Split

@@ -1,11 +1,11 @@
 """Compares a client's records in lanes with the records that it gets without a lane."""
 
-from proxy.features.cooperative.declared import suffix
 from proxy.features.cooperative.key_hash import SPACE, murmur2, offset_hash
 from proxy.features.cooperative.ranges import KeyRange
 from tests.clients.comparing import count_of
 from tests.clients.dataset import PARTITIONS, Expected
 from tests.clients.runner import Line, Place, Program, Run, Ways
+from tests.features.cooperative.batch import suffix
 
 QUARTER = SPACE // 4
 LANES = [(number * QUARTER, (number + 1) * QUARTER - 1) for number in range(4)]

@@ -16,9 +16,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from proxy.features.cooperative.declared import suffix
 from proxy.features.cooperative.key_hash import SPACE, murmur2
 from proxy.features.cooperative.ranges import KeyRanges
+from tests.features.cooperative.batch import suffix
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin

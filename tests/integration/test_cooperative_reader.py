@@ -12,10 +12,9 @@ from typing import Final, Self
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from proxy.features.cooperative.declared import suffix
 from proxy.features.cooperative.key_hash import SPACE, murmur2
 from proxy.features.cooperative.ranges import KeyRange
-from tests.features.cooperative.batch import read
+from tests.features.cooperative.batch import read, suffix
 from tests.integration.fetching import Fetcher
 from tests.model.wire import FetchResponse
 from tools.gateway import GatewayProcess

@@ -13,9 +13,9 @@ from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]  # it has 
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from proxy.features.cooperative.declared import suffix
 from proxy.features.cooperative.key_hash import SPACE, murmur2
 from proxy.features.cooperative.positions import read_committed
+from tests.features.cooperative.batch import suffix
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin

@@ -20,7 +20,7 @@ The state:
 
 Records and messages:
 
-- `key_hash`, `murmur2`, `ranges`: hashes, key ranges, and how a partition is split into lanes.
+- `key_hash`, `ranges`: hashes, key ranges, and how a partition is split into lanes.
 - `batches`, `codecs`, `filtered`: split batches and responses by lane.
 - `membership`, `offsets`, `wire`: read and write messages of groups, and committed offsets.
 """

@@ -11,11 +11,17 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
+from proxy.features.cooperative.declared import shown
 from proxy.features.cooperative.positions import TopicPartition
 from proxy.features.cooperative.ranges import KeyRanges, overlap
 
 Client: TypeAlias = tuple[str, bytes]
 """The client's host, and its client.id with the suffix that declares ranges."""
+
+
+def shown_client(client: Client) -> str:
+    """Return a client for a message."""
+    return f"{shown(client[1])} at {client[0]}"
 
 
 class Overlap(NamedTuple):

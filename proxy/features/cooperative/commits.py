@@ -19,10 +19,11 @@ from proxy.features.cooperative.offsets import (
     offset_fetch,
     read_answered,
     read_fetched_offsets,
+    sender_of,
 )
 from proxy.features.cooperative.positions import TopicPartition
 from proxy.features.cooperative.presence import State
-from proxy.features.cooperative.responses import Reply, Send, Take
+from proxy.features.cooperative.responses import Reply, Send
 from proxy.protocol.api import ApiKey
 
 Steps: TypeAlias = Generator[bytes, tuple[bytes, float], Reply]
@@ -45,8 +46,15 @@ class Exchanges:
     def __init__(self, steps: Steps, send: Send) -> None:
         self._steps, self._send = steps, send
 
-    def go(self) -> None:
-        self._send(next(self._steps), self.response)
+    def begin(self) -> Reply | None:
+        """Send the first request. Return the client's response if there is none to send."""
+        try:
+            request = next(self._steps)
+        except StopIteration as end:
+            reply: Reply = end.value
+            return reply
+        self._send(request, self.response)
+        return None
 
     def response(self, frame: bytes, now: float) -> Reply | None:
         """Process a response of the broker. Send the next request, or return the client's response."""
@@ -59,7 +67,7 @@ class Exchanges:
         return None
 
 
-class CommitRequest:
+class CommitRequest(Exchanges):
     """A commit of a member. The gateway adds a *map*: the offsets of all hashes of the partition.
 
     Commits of one group are sent one after another: `wake` continues a commit when its turn has come. If the
@@ -75,12 +83,10 @@ class CommitRequest:
     __slots__ = (
         "_accepted",
         "_commit",
-        "_exchanges",
         "_first",
         "_group",
         "_identity",
         "_members",
-        "_send",
         "_then",
         "_turn",
         "_wake",
@@ -104,8 +110,6 @@ class CommitRequest:
         self._first = first
         self._group: Group | None = None
         """The group, while the commit is being sent or waits for its turn. Otherwise None."""
-        self._exchanges: Exchanges | None = None
-        """The requests to the broker, once the commit's turn has come."""
         self._turn = self._accepted = False
         self.waits = False
         """Whether the commit waits until another member's commit is done."""
@@ -132,17 +136,12 @@ class CommitRequest:
         if not group.takes(self, self._take_turn):
             self.waits = True
             return None
-        group.joined(member)
-        self._exchanges = Exchanges(self._steps(group, member, now), self._sent)
-        self._exchanges.go()
-        return None
-
-    def _sent(self, frame: bytes, _: Take | None) -> None:
-        self._send(frame, self.response)
+        group.members.add(member)
+        self._steps = self._committed(group, member, now)
+        return self.begin()
 
     def response(self, frame: bytes, now: float) -> Reply | None:
-        assert self._exchanges is not None  # noqa: S101 - `go` has sent something
-        reply = self._exchanges.response(frame, now)
+        reply = super().response(frame, now)
         if reply is None:
             return None
         self._leave(now)
@@ -186,8 +185,7 @@ class CommitRequest:
 
     @staticmethod
     def _was_sent(member: Member, group: Group, entry: Entry) -> bool:
-        place = entry.topic, entry.partition
-        return member.may_commit(place, entry.offset, group.positions.get(place))
+        return member.may_commit(entry.place, entry.offset, group.positions.get(entry.place))
 
     def _refused(self, code: int) -> Reply:
         return Reply([self._commit.response([code] * len(self._commit.entries))])
@@ -201,13 +199,14 @@ class CommitRequest:
         if group is not None:
             group.release(self, now)
 
-    def _steps(self, group: Group, member: Member, now: float) -> Steps:
+    def _committed(self, group: Group, member: Member, now: float) -> Steps:
         commit = self._commit
         seat = group.seat(member, commit.places)
         began = group.changes
         stale = seat is not None and group.is_stale(seat, commit.places, now)
         while self._first or group.unknown(commit) or stale:
-            read = yield from reading(group, commit.sender, commit.places, 0 if seat is None else seat.slots)
+            slots = 0 if seat is None else seat.slots
+            read = yield from reading(group, sender_of(commit.frame), commit.places, slots)
             if read.error:
                 return self._refused(read.error)
             if group.changes != began:
@@ -219,8 +218,8 @@ class CommitRequest:
                 return self._refused(-1)
             group.learned(commit.places, now)
             if self._first:
-                absent = {(entry.topic, entry.partition) for entry in read.entries if entry.offset < 0}
-                entries = (entry for entry in commit.entries if (entry.topic, entry.partition) in absent)
+                absent = {entry.place for entry in read.entries if entry.offset < 0}
+                entries = (entry for entry in commit.entries if entry.place in absent)
                 commit = replace(commit, entries=tuple(entries))
                 if not commit.entries:
                     self._accepted = True
@@ -234,7 +233,7 @@ class CommitRequest:
             if seat is not None:
                 said.append(slot_entry(group.slots_topic, seat.number, slot))
             frame, _ = yield commit.with_entries(said)
-            errors = {(each.topic, each.partition): each.error_code for each in read_answered(frame, commit)}
+            errors = {each.place: each.error_code for each in read_answered(frame, commit)}
             if seat is not None:
                 refused = errors.pop((group.slots_topic, seat.number), 0)
                 if not refused and group.changes == began:
@@ -281,63 +280,48 @@ def read_committed_of(frame: bytes, sender: Sender, group: Group, slots: int = 0
     return read
 
 
-class OffsetFetchRequest(Exchanges):
-    """A member's request for committed offsets. The response has the member's own offsets."""
-
-    __slots__ = ("_asked", "_changes", "_identity", "_members", "_sender")
-
-    def __init__(
-        self, asked: OffsetFetch, sender: Sender, identity: MemberIdentity, members: Members, send: Send
-    ) -> None:
-        self._asked, self._sender = asked, sender
-        self._identity, self._members = identity, members
-        self._changes = {
-            each.group: group.changes for each in asked.groups if (group := members.group(each.group))
-        }
-        """`Group.changes` of each cooperative group when the request arrived."""
-        super().__init__(self._told(), send)
-
-    def _told(self) -> Steps:
-        """Have the client's request answered, with the member's own offsets. Note them for later commits."""
-        # Slots are requested only if the response shows that there are some.
-        asked = self._asked
-        frame, _ = yield asked.frame
-        said = read_fetched_offsets(frame, asked.version)
-        member = self._identity.member
-        if member is None:
-            return Reply([frame])
-        names = [each.group for each in (asked.groups if said.version < GROUPS_SINCE else said.groups)]
-        everything = {each.group for each in asked.groups if each.everything}
-        groups: list[FetchedGroup] = []
-        for name, each in zip(names, said.groups, strict=True):
-            group = self._members.group(name)
-            if group is None or not self._identity.is_of(name):
-                groups.append(each)
+def own_offsets(asked: OffsetFetch, identity: MemberIdentity, members: Members) -> Steps:
+    """Answer a member's OffsetFetch request with its own offsets. Note them for later commits."""
+    changes = {each.group: group.changes for each in asked.groups if (group := members.group(each.group))}
+    # Slots are requested only if the response shows that there are some.
+    frame, _ = yield asked.frame
+    said = read_fetched_offsets(frame, asked.version)
+    member = identity.member
+    if member is None:
+        return Reply([frame])
+    names = [each.group for each in (asked.groups if said.version < GROUPS_SINCE else said.groups)]
+    everything = {each.group for each in asked.groups if each.everything}
+    groups: list[FetchedGroup] = []
+    for name, each in zip(names, said.groups, strict=True):
+        group = members.group(name)
+        if group is None or not identity.is_of(name):
+            groups.append(each)
+            continue
+        read = Read(each.entries, group.slots_topic)
+        if read.needed and not each.error_code:
+            places = [entry.place for entry in read.entries]
+            read = yield from reading(group, sender_of(asked.frame), places, read.needed)
+            if read.failed:
+                groups.append(said.refused(each, read.failed))
                 continue
-            read = Read(each.entries, group.slots_topic)
-            if read.needed and not each.error_code:
-                places = [(entry.topic, entry.partition) for entry in read.entries]
-                read = yield from reading(group, self._sender, places, read.needed)
-                if read.failed:
-                    groups.append(said.refused(each, read.failed))
-                    continue
-            self._members.slot_refused(group, read.slots_error)
-            self._learn(group, member, read, self._changes.get(name))
-            entries = tuple(own_offset(member, entry, read) for entry in each.entries)
-            if not each.error_code:
-                for entry in entries:
-                    if not entry.error_code:
-                        member.tracked((entry.topic, entry.partition)).told(entry.offset)
-                if name in everything:
-                    for progress in member.progress.values():
-                        progress.jumped = False
-            groups.append(replace(each, entries=entries))
-        return Reply([said.with_groups(groups)])
+        members.slot_refused(group, read.slots_error)
+        _learn(group, member, read, changes.get(name))
+        entries = tuple(own_offset(member, entry, read) for entry in each.entries)
+        if not each.error_code:
+            for entry in entries:
+                if not entry.error_code:
+                    member.tracked(entry.place).told(entry.offset)
+            if name in everything:
+                for progress in member.progress.values():
+                    progress.jumped = False
+        groups.append(replace(each, entries=entries))
+    return Reply([said.with_groups(groups)])
 
-    @staticmethod
-    def _learn(group: Group, member: Member, read: Read, changes: int | None) -> None:
-        group.joined(member)
-        absent = [(entry.topic, entry.partition) for entry in read.entries if entry.offset < 0]
-        if not (group.busy or group.changes != changes or read.error or read.needed):
-            group.learn(read)
-        group.forget(absent)
+
+def _learn(group: Group, member: Member, read: Read, changes: int | None) -> None:
+    """Note committed offsets. `changes` is `Group.changes` of the time before they were requested."""
+    group.members.add(member)
+    absent = [entry.place for entry in read.entries if entry.offset < 0]
+    if not (group.busy or group.changes != changes or read.error or read.needed):
+        group.learn(read)
+    group.forget(absent)

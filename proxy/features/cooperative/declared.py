@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from proxy.addresses import MAX_INT32, whole_number
 from proxy.features.cooperative.positions import TopicPartition
-from proxy.features.cooperative.ranges import FULL, KeyRanges, RangeError, Split, check_ranges
+from proxy.features.cooperative.ranges import FULL, KeyRanges, RangeError, Split
 
 NAME: Final = "[A-Za-z0-9_-]{1,64}"
 """A regular expression for the name of a lane in a client.id."""
@@ -64,15 +64,10 @@ def declared(client_id: bytes) -> Declared | None:
     bounds = [int(bound, 16) for bound in text.split(b"-")]
     ranges = tuple(sorted(zip(bounds[::2], bounds[1::2], strict=True)))
     try:
-        check_ranges(ranges)
+        Split([ranges])
     except RangeError as error:
         raise RangeError(f"{shown(client_id)}: {error}") from None
     return Declared(own_id, ranges)
-
-
-def suffix(ranges: KeyRanges) -> str:
-    """Return the suffix of a client.id that declares these ranges."""
-    return ".kr-" + "-".join(f"{bound:08x}" for pair in ranges for bound in pair)
 
 
 def shown(client_id: bytes) -> str:

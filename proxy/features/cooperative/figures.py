@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 from proxy.features.cooperative.options import CooperativeOptions
@@ -170,14 +171,7 @@ def _member(member: MemberSeen) -> dict[str, Any]:
         "client_host": member.host,
         "state": member.state,
         "lanes": [
-            {
-                "topic": lane.topic,
-                "partition": lane.partition,
-                "ranges": [[f"{low:08x}", f"{high:08x}"] for low, high in lane.ranges],
-                "position": lane.position,
-                "lag": lane.lag,
-                "across": lane.across,
-            }
+            asdict(lane) | {"ranges": [[f"{low:08x}", f"{high:08x}"] for low, high in lane.ranges]}
             for lane in member.lanes
         ],
     }

@@ -172,9 +172,6 @@ class Group:
         self.slots_error, self.tries_at = 0, inf
         return lacks
 
-    def joined(self, member: Member) -> None:
-        self.members.add(member)
-
     def unknown(self, commit: Commit) -> bool:
         """Return whether a committed offset is not known here. Then Kafka must be asked before the commit."""
         return any(place not in self.positions for place in commit.places)
@@ -194,7 +191,7 @@ class Group:
             self.texts.clear()
             self._read_at.clear()
         for entry in read.entries:
-            place = entry.topic, entry.partition
+            place = entry.place
             if entry.offset < 0:
                 self.positions[place] = Positions.all_at(self._lowest(place))
             elif (positions := read.positions.get(place)) is not None:
@@ -277,7 +274,7 @@ class Group:
         """Return the offsets of all hashes as they will be when Kafka has accepted a commit."""
         found: dict[TopicPartition, Positions] = {}
         for entry in commit.entries:
-            place = entry.topic, entry.partition
+            place = entry.place
             ranges = member.commits(place)
             if ranges is None:  # the member commits for all keys
                 continue
@@ -309,7 +306,7 @@ def with_positions(
     """
     entries = []
     for entry in commit.entries:
-        place = entry.topic, entry.partition
+        place = entry.place
         positions, own = moved.get(place), _text(entry.metadata)
         if positions is None:
             entries.append(entry)
@@ -355,7 +352,7 @@ class Read:
         for entry in self.entries:
             if entry.error_code or entry.offset < 0:
                 continue
-            place = entry.topic, entry.partition
+            place = entry.place
             committed = read_committed(entry.offset, _text(entry.metadata))
             needed = 0 if committed.plan is None else min(committed.plan.slots, MAX_SLOTS)
             if needed > slots:
@@ -371,7 +368,7 @@ def own_offset(member: Member, entry: Entry, read: Read) -> Entry:
     For some hashes, the group may have committed a higher offset. `Progress.started` keeps these offsets, so
     that the member does not get the records before them.
     """
-    place = entry.topic, entry.partition
+    place = entry.place
     ranges = member.ranges(place)
     positions = None if entry.error_code or entry.offset < 0 else read.positions.get(place)
     member.tracked(place).start(positions, ranges)

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
+from proxy.features.cooperative.claims import shown_client
 from proxy.features.cooperative.member import Member
-from proxy.features.cooperative.members import Members
+from proxy.features.cooperative.members import INVALID_RANGES, OVERLAPS, Members
 from proxy.features.cooperative.positions import TopicPartition
-from proxy.features.cooperative.ranges import RangeError
+from proxy.features.cooperative.ranges import KeyRanges, RangeError
 from proxy.features.cooperative.tally import GroupNotice
 
 
@@ -64,14 +65,35 @@ class MemberIdentity:
         self.bound = found is None and self._members.is_bound(client_id)
 
     def denied(self, places: Iterable[TopicPartition], *, claims: bool) -> int:
-        """Return an error code if the client can't have its declared lane, else 0 (`Members.denied`)."""
-        if self._declared is None:
+        """Return an error code if the client can't have its declared lane of some partitions, else 0.
+
+        If the client's group is not known yet, there are no other claims to compare. With `claims`, the lane
+        is reserved for the client until its last connection is closed.
+        """
+        member = self._declared
+        if member is None or not member.group:
             return 0
-        found = self._members.denied((self.host, self.client_id), self._declared, places, claims=claims)
-        if found is not None and not self._denied:
-            self._members.tell(GroupNotice.REFUSED, self.host, found.reason)
-        self._denied = found is not None
-        return 0 if found is None else found.code
+        lanes = [(place, member.ranges(place) or ()) for place in places]
+        code, reason = self._denial(member.group, lanes)
+        if code and not self._denied:
+            self._members.tell(GroupNotice.REFUSED, self.host, reason)
+        self._denied = code != 0
+        if claims and not code:
+            self._members.claims.claim((self.host, self.client_id), member.group, lanes)
+        return code
+
+    def _denial(self, group: bytes, lanes: list[tuple[TopicPartition, KeyRanges]]) -> tuple[int, str]:
+        """Return the reason why the client can't have these lanes, and Kafka's error code for it, or 0."""
+        client = self.host, self.client_id
+        for place, ranges in lanes:
+            if not ranges:
+                return INVALID_RANGES, f"{shown_client(client)}: its lane has no range of {_place(place)}"
+        found = self._members.claims.overlap(client, group, lanes)
+        if found is None:
+            return 0, ""
+        who = f"{shown_client(client)} overlaps {shown_client(found.holder)}"
+        where = f"{_place(found.place)} of group {group.decode(errors='replace')}"
+        return OVERLAPS, f"{who} on {where}; the first one keeps the lane"
 
     def is_of(self, group: bytes) -> bool:
         """Return False if `group` is cooperative, and the declared lane belongs to another group.
@@ -88,3 +110,7 @@ class MemberIdentity:
         if self._declared is not None:
             self._members.claims.closed((self.host, self.client_id))
             self._declared = None
+
+
+def _place(place: TopicPartition) -> str:
+    return f"{place[0].decode(errors='replace')}-{place[1]}"

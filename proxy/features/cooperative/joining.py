@@ -228,7 +228,7 @@ class Joining:
             return sync.with_assignments(sync.assignments)
         exclusive = self._exclusive()
         absent = [each for each in read.entries if each.offset < 0 or each.error_code] if read else []
-        begins = {(each.topic, each.partition) for each in absent if not each.error_code}
+        begins = {each.place for each in absent if not each.error_code}
         waiting = {each.topic for each in absent}
         self._members.noted(sync.group, exclusive or ("uncommitted" if waiting else ""))
         # A pattern of topics may match the topic of slots. A member's commit for it would overwrite a slot.

@@ -3,7 +3,7 @@
 This is for Fetch v4 to v12. Later versions name topics by id, and are not offered to a client with a lane.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -18,7 +18,7 @@ from proxy.features.cooperative.members import Members
 from proxy.features.cooperative.positions import TopicPartition
 from proxy.features.cooperative.ranges import Split
 from proxy.features.cooperative.responses import Reply, Send
-from proxy.features.cooperative.shared_fetch import Share, Subscriber, Want, Wants
+from proxy.features.cooperative.shared_fetch import Key, Share, Subscriber, within_limit
 from proxy.features.cooperative.tally import FilterTally
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ErrorCode
 from proxy.protocol.fetch_layout import (
@@ -85,13 +85,13 @@ class LaneFetch:
         "_kept",
         "_member",
         "_members",
-        "_offsets",
         "_own",
         "_refused",
         "_scanned",
         "_send",
         "_subscriber",
         "failed",
+        "offsets",
         "refuse_at",
         "wait_until",
         "waits",
@@ -123,59 +123,43 @@ class LaneFetch:
         """The time from which on the client may get an error made by the gateway, in seconds."""
         self._scanned = 0
         """How many bytes of records the broker has sent for this fetch, and for the shares that it used."""
-        self._offsets: dict[bytes, dict[int, int]] = {}
+        self.offsets: dict[TopicPartition, int] = {}
+        """The member's own fetch offset of each partition."""
         for topic, entries in _elements(fetch.topics, fetch.frame):
-            offsets = self._offsets.setdefault(topic, {})
             for partition, offset in zip(
                 entries["partition"].tolist(), entries["offset"].tolist(), strict=True
             ):
-                offsets[partition] = offset
-        member.fetches(
-            (
-                ((topic, partition), offset)
-                for topic, offsets in self._offsets.items()
-                for partition, offset in offsets.items()
-            ),
-            now,
-        )
-        self._goes_on = member.goes_on(self.places)
+                self.offsets[topic, partition] = offset
+        member.fetches(self.offsets.items(), now)
+        self._goes_on = member.goes_on(self.offsets)
         """Whether the member has requested the committed offsets of all partitions of the fetch (see
         `Progress.jumped`)."""
         self.failed: set[TopicPartition] = set()
         """The partitions whose entry has an error, or names another broker. Their log may have changed."""
-        self._asked: set[tuple[bytes, int]] = set()
+        self._asked: set[TopicPartition] = set()
         """The partitions that the gateway requests from a later offset than the member did."""
-        self._own: set[tuple[bytes, int]] = set()
+        self._own: set[TopicPartition] = set()
         """The partitions to request from the member's own offset, because a later offset got an error."""
         self._kept = self._refused = False
         """Whether the last response has something for the member (`_kept`), and whether records were withheld
         from the member (`_refused`)."""
 
-    @property
-    def in_session(self) -> bool:
-        """Whether the request names a fetch session. The gateway has never given a session to this client."""
-        return self._fetch.session_id != 0
-
-    @property
-    def places(self) -> Iterator[TopicPartition]:
-        return ((topic, partition) for topic, offsets in self._offsets.items() for partition in offsets)
-
-    def _wants(self) -> Wants | None:
-        """Return the fetch so that it can be compared with others. None if it can't be shared."""
-        fetch = self._fetch
-        if self._own:
+    def _wants(self) -> dict[Key, int] | None:
+        """Return the offsets to fetch from, by what other fetches must have in common. None: not shared."""
+        fetch, member = self._fetch, self._member
+        if self._own or len(self.offsets) < fetch.partitions:
             return None
-        found: dict[TopicPartition, Want] = {}
+        found: dict[Key, int] = {}
+        limits = fetch.min_bytes, fetch.max_bytes, fetch.isolation_level
         for topic, entries in _elements(fetch.topics, fetch.frame):
             known = fetch.layout.version >= _EPOCHS_SINCE
             epochs = entries["epoch"].tolist() if known else [-1] * len(entries)
             columns = [entries[name].tolist() for name in ("partition", "offset", "max_bytes")]
             for partition, offset, limit, epoch in zip(*columns, epochs, strict=True):
                 place = topic, partition
-                found[place] = Want(self._member.at(place).scan.after(offset), epoch, limit)
-        if len(found) < fetch.partitions:
-            return None
-        return Wants(found, (fetch.min_bytes, fetch.max_bytes, fetch.isolation_level), self.wait_until)
+                key = Key(place, member.group, self._subscriber.broker, limits, limit, epoch)
+                found[key] = member.at(place).scan.after(offset)
+        return found
 
     def go(self, now: float) -> Reply | None:
         """Take records from other members' fetches, wait for another member's fetch, or send this fetch.
@@ -187,7 +171,7 @@ class LaneFetch:
             if not shares:
                 self.waits = True
                 return None
-            verdict, pieces = self._served(shares, now)
+            verdict, pieces = self._served(within_limit(shares, self._fetch.max_bytes), now)
             if verdict is Verdict.SEND:
                 return Reply(pieces)
         self._send(self._request(now), self.response)
@@ -225,7 +209,7 @@ class LaneFetch:
 
     def _find(self, now: float) -> dict[TopicPartition, Share] | None:
         gets = self._gets(now)  # if not, the broker is asked, and the member gets no records
-        return self._subscriber.find(self._member, self._wants() if gets else None, now)
+        return self._subscriber.find(self._member, self._wants() if gets else None, self.wait_until, now)
 
     def _gets(self, now: float) -> bool:
         return self._goes_on and self._member.presence.gets(self._epoch, now)
@@ -327,10 +311,11 @@ class LaneFetch:
         now: float,
     ) -> Filtered:
         """Split the records of an entry for all members that share it. Return the member's part."""
-        member, place = self._member, (entry.key, entry.partition)
-        aborted = _aborted(frame, entry, self._fetch.layout) if self._fetch.isolation_level else ()
-        found = self._subscriber.split(member, place, records, self._offset(entry), aborted, now)
-        return split_records(records, *split, [self._offset(entry)]) if found is None else found
+        subscriber, offset, found = self._subscriber, self._offset(entry), None
+        if (shared := subscriber.fetching.get((entry.key, entry.partition))) is not None:
+            aborted = _aborted(frame, entry, self._fetch.layout) if self._fetch.isolation_level else ()
+            found = shared.split(subscriber, self._member, records, offset, aborted, now)
+        return split_records(records, *split, [offset]) if found is None else found
 
     def _batches(self, place: TopicPartition, offset: int, found: Filtered) -> list[bytes]:
         """Return the member's batches of a partition, and note the last offset that the member has got."""
@@ -349,48 +334,41 @@ class LaneFetch:
 
     def _note(self, walk: FetchResponseWalk) -> None:
         """Note the watermarks and log start of shared partitions in a response, for all members."""
-        shared = set(self._subscriber.places)
+        shared = self._subscriber.fetching
         if not shared:
             return
         layout = self._fetch.layout
         state = slice(HIGH_WATERMARK.start, layout.aborted)
         for entry in walk.entries:
-            if not entry.error_code and not entry.redirects:
-                self._subscriber.note((entry.key, entry.partition), entry.fixed[state])
+            if (entry.key, entry.partition) in shared and not (entry.error_code or entry.redirects):
+                shared[entry.key, entry.partition].note(entry.fixed[state])
         for run in walk.runs:
             numbers = run.entries.view(layout.response_fields)["partition"].tolist()
             for number, item in zip(numbers, run.entries.tolist(), strict=True):
                 if (run.key, number) in shared:
-                    self._subscriber.note((run.key, number), item[state])
+                    shared[run.key, number].note(item[state])
 
     def _served(self, shares: Mapping[TopicPartition, Share], now: float) -> tuple[Verdict, list[Buffer]]:
         """Build a response from shares of others' fetches. A partition without a share gets no records."""
-        fetch, layout, member = self._fetch, self._fetch.layout, self._member
         self._kept = self._refused = False
-        end = NO_TAGS if layout.flexible else b""
-        elements = list(_elements(fetch.topics, fetch.frame))
-        content: list[Buffer] = [response_head(layout, fetch.frame[REQUEST_CORRELATION_ID], 0)]
-        content.append(layout.count(len(elements)))
-        for topic, entries in elements:
-            content.append(layout.prefix(topic, len(entries)))
-            for partition in entries["partition"].tolist():
-                place = topic, partition
-                offset, share = self._offsets[topic][partition], shares.get(place)
-                if share is not None:
-                    batches = self._batches(place, offset, share.found)
-                    self._scanned += share.fetched
-                else:
-                    empty = self._placeholder(member.at(place).scan, offset)
-                    batches = [empty] if empty else []
-                aborted = () if share is None else share.aborted
-                content += [partition.to_bytes(4), bytes(2), self._state(place), self._aborted(aborted)]
-                content += [self._length(sum(map(len, batches))), *batches, end]
-            content.append(end)
-        content.append(end)
+        pieces = _response(self._fetch, lambda place: self._shared(place, shares.get(place)))
         verdict = Verdict.SEND
         if not (self._kept or now >= self.wait_until or self._scanned_enough):
             verdict = Verdict.GO_ON
-        return verdict, [sum(map(len, content)).to_bytes(4), *content]
+        return verdict, pieces
+
+    def _shared(self, place: TopicPartition, share: Share | None) -> list[Buffer]:
+        """Return the bytes of an entry after the partition, with the records of a share."""
+        offset, aborted = self.offsets[place], () if share is None else share.aborted
+        if share is not None:
+            batches = self._batches(place, offset, share.found)
+            self._scanned += share.fetched
+        else:
+            empty = self._placeholder(self._member.at(place).scan, offset)
+            batches = [empty] if empty else []
+        end = NO_TAGS if self._fetch.layout.flexible else b""
+        head = [bytes(2), self._state(place), self._aborted(aborted), self._length(sum(map(len, batches)))]
+        return [*head, *batches, end]
 
     def _state(self, place: TopicPartition) -> bytes:
         """Return high_watermark, last_stable_offset and log_start_offset (if the version has it) as bytes."""
@@ -414,14 +392,13 @@ class LaneFetch:
         ends = {(entry.key, entry.partition): entry.end for entry in walk.entries if entry.ends_empty}
         for run in walk.runs:
             numbers = run.entries.view(layout.response_fields)["partition"].tolist()
-            for place, number in enumerate(numbers, 1):
-                ends[run.key, number] = run.start + place * layout.response_entry
-        for key, partition in self._asked:
-            end = ends.get((key, partition))
+            for count, number in enumerate(numbers, 1):
+                ends[run.key, number] = run.start + count * layout.response_entry
+        for place in self._asked:
+            end = ends.get(place)
             if end is None:
                 continue
-            offset = self._offsets[key][partition]
-            if empty := self._placeholder(self._member.at((key, partition)).scan, offset):
+            if empty := self._placeholder(self._member.at(place).scan, self.offsets[place]):
                 # The entry ends with its empty records and its tags, a byte each.
                 yield end - 2, end - 1, [self._length(len(empty)), empty]
 
@@ -443,30 +420,25 @@ class LaneFetch:
     def _scanned_enough(self) -> bool:
         return self._scanned >= _SCANNED_LIMITS * max(self._fetch.max_bytes, 1)
 
-    def no_session(self) -> bytes:
-        layout = self._fetch.layout
-        head = response_head(layout, self._fetch.frame[REQUEST_CORRELATION_ID], 0)
-        error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND.to_bytes(2) + bytes(4)
-        body = b"".join((head[: -len(error)], error, layout.count(0), NO_TAGS if layout.flexible else b""))
-        return len(body).to_bytes(4) + body
-
     def _forget_failed(self, entries: list[PartitionResponse]) -> bool:
         """Note partitions with an error or a redirect. Return whether to request the member's own offsets."""
         due = False
         for entry in entries:
             if entry.error_code or entry.redirects:
-                self.failed.add((entry.key, entry.partition))
-                self._member.at((entry.key, entry.partition)).forget()
-                self._subscriber.forget((entry.key, entry.partition))
+                place = entry.key, entry.partition
+                self.failed.add(place)
+                self._member.at(place).forget()
+                if (shared := self._subscriber.fetching.get(place)) is not None:
+                    shared.forget()
                 # The gateway had requested a later offset than the member: the error may concern only this.
-                if (entry.key, entry.partition) in self._asked:
-                    self._own.add((entry.key, entry.partition))
+                if place in self._asked:
+                    self._own.add(place)
                     due = True
         return due
 
     def _offset(self, entry: PartitionResponse) -> int:
         try:
-            return self._offsets[entry.key][entry.partition]
+            return self.offsets[entry.key, entry.partition]
         except KeyError:
             raise Malformed("a fetch response with a partition that was not asked for") from None
 
@@ -478,17 +450,24 @@ def refusal(fetch: FetchRequest, code: int) -> bytes:
     """Return a response that has this error for each partition of a fetch."""
     layout = fetch.layout
     fixed = code.to_bytes(2) + _NOWHERE * (3 if layout.version >= _LOG_STARTS_SINCE else 2)
-    fixed += layout.empty_ends[0]
+    entry: list[Buffer] = [fixed + layout.empty_ends[0]]
+    return b"".join(_response(fetch, lambda _: entry))
+
+
+def _response(fetch: FetchRequest, entry: Callable[[TopicPartition], list[Buffer]]) -> list[Buffer]:
+    """Return a response with an entry for each partition of a fetch: its number, and what `entry` returns."""
+    layout = fetch.layout
     end = NO_TAGS if layout.flexible else b""
     elements = list(_elements(fetch.topics, fetch.frame))
-    content = [response_head(layout, fetch.frame[REQUEST_CORRELATION_ID], 0), layout.count(len(elements))]
-    for key, entries in elements:
-        content.append(layout.prefix(key, len(entries)))
-        content += [number.to_bytes(4) + fixed for number in entries["partition"].tolist()]
+    content: list[Buffer] = [response_head(layout, fetch.frame[REQUEST_CORRELATION_ID], 0)]
+    content.append(layout.count(len(elements)))
+    for topic, entries in elements:
+        content.append(layout.prefix(topic, len(entries)))
+        for partition in entries["partition"].tolist():
+            content += [partition.to_bytes(4), *entry((topic, partition))]
         content.append(end)
     content.append(end)
-    body = b"".join(content)
-    return len(body).to_bytes(4) + body
+    return [sum(map(len, content)).to_bytes(4), *content]
 
 
 def _aborted(frame: bytes, entry: PartitionResponse, layout: FetchLayout) -> list[bytes]:

@@ -21,8 +21,8 @@ from proxy.core.stage import Stage
 from proxy.features.cooperative.commits import (
     CommitRequest,
     Exchanges,
-    OffsetFetchRequest,
     Steps,
+    own_offsets,
     read_committed_of,
 )
 from proxy.features.cooperative.group import Group
@@ -40,7 +40,6 @@ from proxy.features.cooperative.offsets import (
     read_offset_fetch,
     sender_of,
 )
-from proxy.features.cooperative.positions import TopicPartition
 from proxy.features.cooperative.responses import Reply, Take
 from proxy.features.cooperative.shared_fetch import Subscriber
 from proxy.protocol.api import (
@@ -49,10 +48,12 @@ from proxy.protocol.api import (
     REQUEST_START,
     REQUEST_START_BYTES,
     ApiKey,
+    ErrorCode,
     request_header,
 )
 from proxy.protocol.api_versions import NO_RANGES, Ranges
 from proxy.protocol.fetch_request import parse_fetch_request
+from proxy.protocol.fetch_response import empty_response
 from proxy.protocol.messages import read
 from proxy.protocol.primitives import Buffer, ProtocolError, encode_string
 from proxy.protocol.produce import READ_WITHIN
@@ -319,8 +320,7 @@ class MemberStage(Stage):
             elif request.api_key == ApiKey.FETCH:
                 self._fetch(frame, version, now)
             elif request.api_key == ApiKey.OFFSET_FETCH:
-                asked, sender = read_offset_fetch(frame), sender_of(frame)
-                OffsetFetchRequest(asked, sender, self._identity, self._members, self._send).go()
+                self._exchange(own_offsets(read_offset_fetch(frame), self._identity, self._members))
             else:
                 commit = read_commit(frame)
                 self._go(CommitRequest(commit, self._identity, self._members, self._send, self._go_on), now)
@@ -371,49 +371,42 @@ class MemberStage(Stage):
         return b"".join((head, data[LENGTH_BYTES:REQUEST_START_BYTES], encode_string(own_id), rest))
 
     def _group_request(self, frame: bytes, request: _Request, now: float) -> None:
-        joining = self._joining
-        take: Take | None = None
+        joining, identity = self._joining, self._identity
         if request.api_key == ApiKey.JOIN_GROUP:
             join = read_join(frame)
             joining.saw_join = True
-            if joining.takes(join):
-                if self._identity.declares:
-                    self._fail(
-                        "a client with key ranges in its client.id must assign partitions, not subscribe"
-                    )
-                    return
-                frame, take = joining.join(join, now), _edited(joining.joined)
-        elif request.api_key == ApiKey.SYNC_GROUP:
-            self._sync(read_sync(frame))
-            return
-        elif (member := self._identity.member) is not None and self._identity.bound:
-            if request.api_key == ApiKey.LEAVE_GROUP:
-                joining.leave()
+            if not joining.takes(join):
+                self._send(frame, None)
+            elif identity.declares:
+                self._fail("a client with key ranges in its client.id must assign partitions, not subscribe")
             else:
-                self._beat(frame, request.version, member, now)
-                return
-        self._send(frame, take)
-
-    def _sync(self, sync: Sync) -> None:
-        places, group = self._joining.committed_of(sync), self._members.group(sync.group)
-        if places and group is not None:
-            Exchanges(self._plan(sync, group, places), self._send).go()
-            return
-        made = self._joining.sync(sync, self._state.now)
-        if made is None:
-            self._reply([rejoin(sync.frame)])
+                self._send(joining.join(join, now), _edited(joining.joined))
+        elif request.api_key == ApiKey.SYNC_GROUP:
+            self._exchange(self._sync(read_sync(frame)))
+        elif (member := identity.member) is None or not identity.bound:
+            self._send(frame, None)
+        elif request.api_key == ApiKey.HEARTBEAT:
+            self._beat(frame, request.version, member, now)
         else:
-            self._send(made, _edited(partial(self._joining.synced, sync)))
+            joining.leave()
+            self._send(frame, None)
 
-    def _plan(self, sync: Sync, group: Group, places: list[TopicPartition]) -> Steps:
-        sender = sender_of(sync.frame)
-        frame, now = yield offset_fetch(sender, sync.group, places)
-        read = read_committed_of(frame, sender, group)
-        made = None if read.failed else self._joining.sync(sync, now, read)
+    def _exchange(self, steps: Steps) -> None:
+        reply = Exchanges(steps, self._send).begin()
+        if reply is not None:
+            self._reply(reply.pieces)
+
+    def _sync(self, sync: Sync) -> Steps:
+        joining, group, now, read = self._joining, self._members.group(sync.group), self._state.now, None
+        if group is not None and (places := joining.committed_of(sync)):
+            sender = sender_of(sync.frame)
+            frame, now = yield offset_fetch(sender, sync.group, places)
+            read = read_committed_of(frame, sender, group)
+        made = None if read is not None and read.failed else joining.sync(sync, now, read)
         if made is None:
             return Reply([rejoin(sync.frame)])
         frame, now = yield made
-        return Reply([self._joining.synced(sync, frame, now)])
+        return Reply([joining.synced(sync, frame, now)])
 
     def _beat(self, frame: bytes, version: int, member: Member, now: float) -> None:
         """Process a heartbeat. Before it, commit what the member's application does not."""
@@ -486,10 +479,11 @@ class MemberStage(Stage):
         finally:  # a fetch of too many partitions ends the connection, and the member keeps those before
             members.fetched(len(member.first) - before)
         self._fetch_wait = lane.refuse_at - now
-        if lane.in_session:
-            self._reply([lane.no_session()])
-        elif code := self._identity.denied(lane.places, claims=True):
-            members.tally.refused[code] += sum(1 for _ in lane.places)
+        if fetch.session_id:  # the gateway has never given a session to this client
+            error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            self._reply([empty_response(fetch.layout, self._last.correlation_id, error=error)])
+        elif code := self._identity.denied(lane.offsets, claims=True):
+            members.tally.refused[code] += len(lane.offsets)
             self._reply([refusal(fetch, code)], lane.refuse_at)
         else:
             self._go(lane, now)

@@ -3,18 +3,18 @@
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from weakref import WeakSet
 
 from proxy.features.cooperative.assignment import Assignment
-from proxy.features.cooperative.claims import Claims, Client
+from proxy.features.cooperative.claims import Claims, Client, shown_client
 from proxy.features.cooperative.declared import Declared, NamedLane, declared, shown
 from proxy.features.cooperative.group import AGAIN_SECONDS, SLOTS, Group
 from proxy.features.cooperative.member import Member
 from proxy.features.cooperative.plan import Lanes
 from proxy.features.cooperative.positions import TopicPartition
 from proxy.features.cooperative.presence import SEEN_SECONDS
-from proxy.features.cooperative.ranges import KeyRanges, RangeError
+from proxy.features.cooperative.ranges import RangeError
 from proxy.features.cooperative.shared_fetch import SharedFetches
 from proxy.features.cooperative.tally import (
     Cooperative,
@@ -59,13 +59,6 @@ class Joins(Protocol):
 
     def __hash__(self) -> int:
         """Return a hash. Two connections are never equal."""
-
-
-class Denial(NamedTuple):
-    """The reason why a client does not get its declared lane, and Kafka's error code for it."""
-
-    code: int
-    reason: str
 
 
 class Members:
@@ -234,34 +227,6 @@ class Members:
         more = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         return ", ".join(names[:MAX_NAMED]) + more if names else "none"
 
-    def denied(
-        self, client: Client, member: Member, places: Iterable[TopicPartition], *, claims: bool
-    ) -> Denial | None:
-        """Return the reason why a client can't have its lane of some partitions, or None if it can.
-
-        If the client's group is not known yet, there are no other claims to compare. With `claims`, the lane
-        is reserved for the client until its last connection is closed.
-        """
-        if not member.group:
-            return None
-        lanes: list[tuple[TopicPartition, KeyRanges]] = []
-        for place in places:
-            ranges = member.ranges(place)
-            if ranges is None:
-                return Denial(INVALID_RANGES, f"{_shown(client)}: its lane has no range of {_place(place)}")
-            lanes.append((place, ranges))
-        found = self.claims.overlap(client, member.group, lanes)
-        if found is not None:
-            group = member.group.decode(errors="replace")
-            where = f"{_place(found.place)} of group {group}"
-            return Denial(
-                OVERLAPS,
-                f"{_shown(client)} overlaps {_shown(found.holder)} on {where}; the first one keeps the lane",
-            )
-        if claims:
-            self.claims.claim(client, member.group, lanes)
-        return None
-
     def fetched(self, places: int) -> None:
         """Add to the number of tracked partitions. If there are too many partitions, drop some of them."""
         self.places += places
@@ -301,7 +266,10 @@ class Members:
 
     def problems(self, now: float) -> list[str]:
         away = [client for client, member in self._members.items() if member.presence.is_away(now)]
-        return [AWAY.format(_shown(away[0]), f" and {len(away) - 1} more" * (len(away) > 1))] if away else []
+        if not away:
+            return []
+        more = f" and {len(away) - 1} more" if len(away) > 1 else ""
+        return [AWAY.format(shown_client(away[0]), more)]
 
     def fetches(self, client: Client, member: Member, now: float) -> str:
         """Note a fetch of a member. Return why its connection has to be closed, or "" if it has not."""
@@ -313,7 +281,7 @@ class Members:
         if now >= self._warned_at + SEEN_SECONDS:
             self._warned_at = now
             self.tell(GroupNotice.AWAY, client[0], self.problems(now)[0])
-        return AWAY.format(_shown(client), "")
+        return AWAY.format(shown_client(client), "")
 
     def has_joined(self, client: Client, member_id: bytes) -> bool:
         """Return whether a client has joined with a member id, on a connection that is open."""
@@ -345,11 +313,3 @@ def _remedy(error: int) -> str:
         "it must exist, with as many partitions as a group has members, and clients need READ on it; or name "
         "another one with --cooperative-slots"
     )
-
-
-def _shown(client: Client) -> str:
-    return f"{shown(client[1])} at {client[0]}"
-
-
-def _place(place: TopicPartition) -> str:
-    return f"{place[0].decode(errors='replace')}-{place[1]}"

@@ -19,7 +19,7 @@ from proxy.features.cooperative.slots import MAX_SLOTS, Seat
 from proxy.features.cooperative.wire import read_request, read_response, string
 from proxy.protocol import schemas
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ApiKey, request_header
-from proxy.protocol.messages import Struct, body, encode, fields_at, read, response, with_fields
+from proxy.protocol.messages import Struct, body, read, response, with_fields
 from proxy.protocol.primitives import Malformed, ProtocolError
 
 LAYOUT: Final = b"1"
@@ -103,12 +103,8 @@ class JoinedGroup:
     frame: bytes
     message: Struct
     error_code: int
-    generation: int
     protocol: bytes
-    leader: bytes
     member_id: bytes
-    skips: bool
-    """Whether the leader must not assign partitions (KIP-814)."""
     members: tuple[tuple[bytes, bytes | None, bytes], ...]
     """If the client is the leader: member id, group_instance_id and metadata of each member. Else empty."""
 
@@ -127,11 +123,8 @@ def read_joined(frame: bytes, version: int) -> JoinedGroup:
         frame=frame,
         message=found,
         error_code=found["error_code"],
-        generation=found["generation_id"],
         protocol=found["protocol_name"] or b"",
-        leader=string(found, "leader"),
         member_id=string(found, "member_id"),
-        skips=bool(found.get("skip_assignment")),
         members=tuple(
             (string(each, "member_id"), each.get("group_instance_id"), each["metadata"] or b"")
             for each in found["members"] or ()
@@ -269,7 +262,6 @@ class Offer:
         Raises:
             ProtocolError: the client's own metadata is not a subscription.
         """
-        topics = fields_at(schemas.SUBSCRIPTION, 0)[1]
         user_data = body(
             _OFFER_SCHEMA,
             *_OLD,
@@ -282,13 +274,12 @@ class Offer:
             lanes=_listed(self.held),
             flags=int(self.unknown) + 2 * self.keeps + 8 * self.refused + (self.slots << _SLOTS_SHIFT),
         )
-        own = _subscription(self.own)
-        return b"".join(
-            (
-                bytes(2),
-                encode(topics, own["topics"] or [], flexible=False),
-                encode(fields_at(schemas.SUBSCRIPTION, 0)[2], _OFFER + user_data + self.own, flexible=False),
-            )
+        return body(
+            schemas.SUBSCRIPTION,
+            *_OLD,
+            protocol_version=0,
+            topics=_subscription(self.own)["topics"] or [],
+            user_data=_OFFER + user_data + self.own,
         )
 
 

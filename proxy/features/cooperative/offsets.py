@@ -5,8 +5,8 @@ with their 4-byte length. If one can't be read, a function raises ProtocolError.
 and encoding them with `Entry` objects is fast enough.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
@@ -14,7 +14,13 @@ from typing import Any, Final, NamedTuple
 from proxy.features.cooperative.positions import TopicPartition
 from proxy.features.cooperative.wire import read_request, read_response, string
 from proxy.protocol import schemas
-from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header
+from proxy.protocol.api import (
+    LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
+    ApiKey,
+    is_flexible,
+    request_header,
+)
 from proxy.protocol.messages import Struct, request, response, with_fields
 
 NO_OFFSET: Final = -1
@@ -32,6 +38,10 @@ class Entry:
     metadata: bytes | None = None
     error_code: int = 0
 
+    @property
+    def place(self) -> TopicPartition:
+        return self.topic, self.partition
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -40,8 +50,6 @@ class Commit:
     frame: bytes
     api_key: int
     version: int
-    correlation_id: int
-    client_id: bytes | None
     group: bytes
     generation: int
     member_id: bytes
@@ -50,11 +58,7 @@ class Commit:
 
     @property
     def places(self) -> list[TopicPartition]:
-        return [(entry.topic, entry.partition) for entry in self.entries]
-
-    @property
-    def sender(self) -> "Sender":
-        return Sender(self.correlation_id, self.client_id, bool(is_flexible(self.api_key, self.version)))
+        return [entry.place for entry in self.entries]
 
     def with_entries(self, entries: Iterable[Entry]) -> bytes:
         return with_fields(self.frame, self.message, topics=_topics(entries))
@@ -68,12 +72,10 @@ class Commit:
 
     def response(self, errors: Sequence[int]) -> bytes:
         said = [replace(entry, error_code=error) for entry, error in zip(self.entries, errors, strict=True)]
-        topics = _by_topic(
-            said, lambda entry: {"partition_index": entry.partition, "error_code": entry.error_code}
+        schema, correlation_id = _COMMITS[self.api_key], self.frame[REQUEST_CORRELATION_ID]
+        return response(
+            schema, self.api_key, self.version, correlation_id, throttle_time_ms=0, topics=_topics(said)
         )
-        correlation_id = self.correlation_id.to_bytes(4, signed=True)
-        schema = _COMMITS[self.api_key]
-        return response(schema, self.api_key, self.version, correlation_id, throttle_time_ms=0, topics=topics)
 
 
 _COMMITS: Final = {
@@ -91,12 +93,10 @@ def read_commit(frame: bytes) -> Commit:
         frame=frame,
         api_key=request.api_key,
         version=request.version,
-        correlation_id=request.correlation_id,
-        client_id=request.client_id,
         group=string(found, "group_id"),
         generation=found.get("generation_id", NO_EPOCH),
         member_id=string(found, "member_id") if "member_id" in found else b"",
-        entries=tuple(_entries(found, "committed_metadata")),
+        entries=tuple(_entries(found)),
         message=found,
     )
 
@@ -107,7 +107,7 @@ def read_answered(frame: bytes, commit: Commit) -> list[Entry]:
     return list(_entries(read_response(schema, frame, commit.api_key, commit.version)))
 
 
-def _entries(message: Struct, metadata: str = "metadata") -> Iterator[Entry]:
+def _entries(message: Struct) -> Iterator[Entry]:
     for topic in message["topics"] or ():
         name = string(topic, "name")
         for each in topic["partitions"] or ():
@@ -116,29 +116,29 @@ def _entries(message: Struct, metadata: str = "metadata") -> Iterator[Entry]:
                 each["partition_index"],
                 each.get("committed_offset", NO_OFFSET),
                 each.get("committed_leader_epoch", NO_EPOCH),
-                each.get(metadata),
+                each.get("committed_metadata", each.get("metadata")),
                 each.get("error_code", 0),
             )
 
 
 def _topics(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    return _by_topic(entries, lambda entry: _committed(entry) | {"committed_metadata": entry.metadata})
+    """Return the values of ``topics`` in a commit, its response, or a response to OffsetFetch."""
+    # Only neighbouring entries of the same topic share an element.
+    return [
+        {"name": topic, "partitions": [_values(entry) for entry in some]}
+        for topic, some in groupby(entries, attrgetter("topic"))
+    ]
 
 
-def _committed(entry: Entry) -> dict[str, Any]:
+def _values(entry: Entry) -> dict[str, Any]:
     return {
         "partition_index": entry.partition,
         "committed_offset": entry.offset,
         "committed_leader_epoch": entry.leader_epoch,
+        "committed_metadata": entry.metadata,
+        "metadata": entry.metadata,
+        "error_code": entry.error_code,
     }
-
-
-def _by_topic(entries: Iterable[Entry], written: Callable[[Entry], dict[str, Any]]) -> list[dict[str, Any]]:
-    # Only neighbouring entries of the same topic share an element.
-    return [
-        {"name": topic, "partitions": [written(entry) for entry in some]}
-        for topic, some in groupby(entries, attrgetter("topic"))
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,46 +152,21 @@ class FetchedGroup:
     """Whether the request is for all partitions of the group."""
 
 
-@dataclass(slots=True)
-class OffsetFetch:
-    """An OffsetFetch request. Up to v7 it is for one group."""
-
-    frame: bytes
-    version: int
-    groups: list[FetchedGroup] = field(default_factory=list)
-
-
 ERRORS_SINCE: Final = 2
 """The lowest version of OffsetFetch whose response has an error code for a whole group."""
 GROUPS_SINCE: Final = 8
 """The lowest version of OffsetFetch with several groups (KIP-709)."""
 
 
-def read_offset_fetch(frame: bytes) -> OffsetFetch:
-    """Read an OffsetFetch request."""
-    request = read_request(frame)
-    version, message = request.version, request.message
-    found = OffsetFetch(frame, version)
-    for group in (message["groups"] or ()) if version >= GROUPS_SINCE else [message]:
-        entries = tuple(
-            Entry(string(topic, "name"), partition)
-            for topic in group["topics"] or ()
-            for partition in topic["partition_indexes"] or ()
-        )
-        everything = group["topics"] is None
-        found.groups.append(FetchedGroup(string(group, "group_id"), entries, everything=everything))
-    return found
-
-
 @dataclass(frozen=True, slots=True)
-class FetchedOffsets:
-    """An OffsetFetch response."""
+class OffsetFetch:
+    """An OffsetFetch request or response."""
 
     frame: bytes
     version: int
     message: Struct
     groups: tuple[FetchedGroup, ...]
-    """The groups. Up to v7 there is one group, without a name."""
+    """Up to v7 there is one group. In a response, it has no name."""
 
     def refused(self, group: FetchedGroup, error_code: int) -> FetchedGroup:
         """Return one of the groups with an error, as a broker responds if it can't read the group."""
@@ -204,7 +179,7 @@ class FetchedOffsets:
         said: list[dict[str, Any]] = [
             {
                 "group_id": group.group,
-                "topics": _by_topic(group.entries, _fetched),
+                "topics": _topics(group.entries),
                 "error_code": group.error_code,
             }
             for group in groups
@@ -215,7 +190,22 @@ class FetchedOffsets:
         return with_fields(self.frame, self.message, topics=one["topics"], error_code=one["error_code"])
 
 
-def read_fetched_offsets(frame: bytes, version: int) -> FetchedOffsets:
+def read_offset_fetch(frame: bytes) -> OffsetFetch:
+    """Read an OffsetFetch request."""
+    request = read_request(frame)
+    groups = []
+    for group in _groups(request.message, request.version):
+        entries = tuple(
+            Entry(string(topic, "name"), partition)
+            for topic in group["topics"] or ()
+            for partition in topic["partition_indexes"] or ()
+        )
+        everything = group["topics"] is None
+        groups.append(FetchedGroup(string(group, "group_id"), entries, everything=everything))
+    return OffsetFetch(frame, request.version, request.message, tuple(groups))
+
+
+def read_fetched_offsets(frame: bytes, version: int) -> OffsetFetch:
     """Read the response to an OffsetFetch request."""
     message = read_response(schemas.OFFSET_FETCH, frame, ApiKey.OFFSET_FETCH, version)
     groups = [
@@ -224,13 +214,13 @@ def read_fetched_offsets(frame: bytes, version: int) -> FetchedOffsets:
             tuple(_entries(group)),
             group.get("error_code", 0),
         )
-        for group in ((message["groups"] or ()) if version >= GROUPS_SINCE else [message])
+        for group in _groups(message, version)
     ]
-    return FetchedOffsets(frame, version, message, tuple(groups))
+    return OffsetFetch(frame, version, message, tuple(groups))
 
 
-def _fetched(entry: Entry) -> dict[str, Any]:
-    return _committed(entry) | {"metadata": entry.metadata, "error_code": entry.error_code}
+def _groups(message: Struct, version: int) -> Sequence[Struct]:
+    return (message["groups"] or ()) if version >= GROUPS_SINCE else (message,)
 
 
 ASKS: Final = 2

@@ -17,8 +17,6 @@ from typing import Final, NamedTuple, Self, TypeAlias
 from proxy.features.cooperative.key_hash import SPACE
 from proxy.features.cooperative.ranges import KeyRanges
 
-MURMUR2, BY_OFFSET = 1, 2
-"""The hash function of a map: by key, or by offset."""
 MOST_CHARACTERS: Final = 4095
 """The maximum length of the metadata, in UTF-16 units: Kafka's default of offset.metadata.max.bytes, minus
 one for the NUL that confluent-kafka appends."""
@@ -27,9 +25,10 @@ _STEP_CHARACTERS: Final = 18
 bytes of its offset."""
 _HIGHEST: Final = 2**63 - 1
 _PREFIX: Final = "fg1:"
-_FORMAT: Final = 1
-_PLANNED: Final = 2
-"""The format of a map with a plan. Earlier versions ignore it, so all hashes have the committed offset."""
+_FORMAT: Final = b"\1\1"
+"""The format of a map, and its hash function: murmur2."""
+_PLANNED: Final = b"\2\1"
+"""The same for a map with a plan. Earlier versions ignore it, so all hashes have the committed offset."""
 PLAN_BYTES: Final = 8
 _OWN: Final = ";"
 """The separator between the map and the application's own metadata."""
@@ -52,20 +51,19 @@ class Positions:
     """An immutable map from all hashes to their next offsets.
 
     The map consists of steps: intervals of hashes with the same offset. The first step begins with hash 0.
-    Neighbouring steps have different offsets. The map's `kind` is `MURMUR2` or `BY_OFFSET`.
+    Neighbouring steps have different offsets.
     """
 
-    __slots__ = ("kind", "offsets", "starts")
+    __slots__ = ("offsets", "starts")
 
-    def __init__(self, starts: Sequence[int], offsets: Sequence[int], kind: int = MURMUR2) -> None:
+    def __init__(self, starts: Sequence[int], offsets: Sequence[int]) -> None:
         steps = [place for place in range(len(starts)) if not place or offsets[place] != offsets[place - 1]]
         self.starts = tuple(starts[place] for place in steps)
         self.offsets = tuple(offsets[place] for place in steps)
-        self.kind = kind
 
     @classmethod
-    def all_at(cls, offset: int, kind: int = MURMUR2) -> Self:
-        return cls((0,), (offset,), kind)
+    def all_at(cls, offset: int) -> Self:
+        return cls((0,), (offset,))
 
     def __repr__(self) -> str:
         return f"<Positions base={self.base} steps={len(self.starts)}>"
@@ -73,10 +71,10 @@ class Positions:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Positions):
             return NotImplemented
-        return (self.starts, self.offsets, self.kind) == (other.starts, other.offsets, other.kind)
+        return (self.starts, self.offsets) == (other.starts, other.offsets)
 
     def __hash__(self) -> int:
-        return hash((self.starts, self.offsets, self.kind))
+        return hash((self.starts, self.offsets))
 
     @property
     def base(self) -> int:
@@ -116,7 +114,7 @@ class Positions:
             place = bisect_right(lows, start) - 1
             inside = place >= 0 and start <= highs[place]
             offsets.append(offset(start) if inside else self.at(start))
-        return Positions(starts, offsets, self.kind)
+        return Positions(starts, offsets)
 
     def fitted(self, most: int, plan: Plan | None = None) -> "Positions":
         """Return this map, or a coarser one whose text has at most `most` characters.
@@ -145,13 +143,13 @@ class Positions:
             offsets[place] = offsets[place + 1] = min(offsets[place : place + 2])
             if len(taken) == 2 * number:
                 break
-        return Positions(self.starts, offsets, self.kind)
+        return Positions(self.starts, offsets)
 
     def encoded(self, plan: Plan | None = None) -> str:
         """Return the map as text for the metadata of a commit, with a plan if there is one."""
-        head = bytes((_FORMAT, self.kind))
+        head = _FORMAT
         if plan is not None:
-            head = bytes((_PLANNED, self.kind)) + plan.id.to_bytes(PLAN_BYTES) + write_uvarint(plan.slots)
+            head = _PLANNED + plan.id.to_bytes(PLAN_BYTES) + write_uvarint(plan.slots)
         return _PREFIX + to_text(head + self.written())
 
     def written(self) -> bytes:
@@ -196,7 +194,7 @@ def without_map(own: str) -> str:
     return _PREFIX + _OWN + own if own.startswith(_PREFIX) else own
 
 
-def read_committed(offset: int, metadata: str, kind: int = MURMUR2) -> Committed:
+def read_committed(offset: int, metadata: str) -> Committed:
     """Parse the data that Kafka stores for a partition of the group.
 
     The map is ignored if its lowest offset is not the committed offset. In that case a tool has reset the
@@ -207,10 +205,10 @@ def read_committed(offset: int, metadata: str, kind: int = MURMUR2) -> Committed
     if metadata.startswith(_PREFIX):
         encoded, _, own = metadata.partition(_OWN)
         # confluent-kafka appends a NUL to the metadata, and needs it back.
-        found = _decoded(encoded.removeprefix(_PREFIX).rstrip("\0"), kind)
+        found = _decoded(encoded.removeprefix(_PREFIX).rstrip("\0"))
         if found is not None and found[0].base == offset:
             return Committed(found[0], own, found[1])
-    return Committed(Positions.all_at(offset, kind), own)
+    return Committed(Positions.all_at(offset), own)
 
 
 def utf16_units(text: str) -> int:
@@ -218,22 +216,22 @@ def utf16_units(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def _decoded(text: str, kind: int) -> tuple[Positions, Plan | None] | None:
+def _decoded(text: str) -> tuple[Positions, Plan | None] | None:
     try:
-        data, at, plan = from_text(text), 2, None
-        if data[:2] == bytes((_PLANNED, kind)):
+        data, at, plan = from_text(text), len(_FORMAT), None
+        if data.startswith(_PLANNED):
             end = at + PLAN_BYTES
             slots, at = read_uvarint(data, end)
             plan = Plan(int.from_bytes(data[end - PLAN_BYTES : end]), slots)
-        elif data[:2] != bytes((_FORMAT, kind)):
+        elif not data.startswith(_FORMAT):
             return None
-        positions, at = read_steps(data, at, kind)
+        positions, at = read_steps(data, at)
     except (ValueError, IndexError):  # the text is no valid base64, or not ASCII, or incomplete
         return None
     return (positions, plan) if at == len(data) else None
 
 
-def read_steps(data: bytes, at: int, kind: int = MURMUR2) -> tuple[Positions, int]:
+def read_steps(data: bytes, at: int) -> tuple[Positions, int]:
     """Read a map that `Positions.written` has made. Return it, and where it ends.
 
     Raises:
@@ -250,7 +248,7 @@ def read_steps(data: bytes, at: int, kind: int = MURMUR2) -> tuple[Positions, in
     ascend = starts[:1] == [0] and all(low < high for low, high in pairwise(starts))
     if not ascend or min(offsets) != base or max(offsets) > _HIGHEST:
         raise ValueError("the ranges do not cover all hashes")
-    return Positions(starts, offsets, kind), at
+    return Positions(starts, offsets), at
 
 
 def to_text(data: bytes) -> str:

@@ -85,12 +85,6 @@ class Split:
         self._room = _CACHED_BYTES
 
 
-def check_ranges(ranges: KeyRanges) -> None:
-    """Check the key ranges of one lane. Raise RangeError as `Split` does."""
-    for _ in _steps([ranges]):
-        pass
-
-
 def within(ranges: KeyRanges, others: KeyRanges) -> bool:
     """Return whether each of `ranges` lies within one of `others`."""
     return all(any(low <= start and end <= high for low, high in others) for start, end in ranges)

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 from proxy.features.cooperative.filtered import Filtered, end_of, split_records
 from proxy.features.cooperative.member import Member
 from proxy.features.cooperative.positions import TopicPartition
-from proxy.features.cooperative.ranges import FULL, KeyRanges, Split
+from proxy.features.cooperative.ranges import FULL, KeyRanges, Split, overlap
 from proxy.protocol.primitives import Buffer
 
 PARTITION_BYTES: Final = 8 << 20
@@ -38,24 +38,6 @@ State: TypeAlias = bytes
 """The bytes of the high watermark, last stable offset and (from v5 on) log start offset of an entry."""
 
 
-class Want(NamedTuple):
-    """A fetch's request for one partition."""
-
-    offset: int
-    """The fetch offset to request from the broker."""
-    leader_epoch: int
-    max_bytes: int
-
-
-class Wants(NamedTuple):
-    """The partitions, limits and latest response time of a fetch, to compare it with other fetches."""
-
-    partitions: Mapping[TopicPartition, Want]
-    limits: tuple[int, int, int]
-    """The fields min_bytes, max_bytes and isolation_level of the fetch."""
-    wait_until: float
-
-
 class Key(NamedTuple):
     """If one of these differs, the broker might respond differently to two fetches of a partition."""
 
@@ -64,6 +46,7 @@ class Key(NamedTuple):
     """The name of the group. Empty if it is not known (`Member.group`)."""
     broker: str
     limits: tuple[int, int, int]
+    """The fields min_bytes, max_bytes and isolation_level of the fetch."""
     max_bytes: int
     leader_epoch: int
     """The leader epoch in the client's fetch. While the epoch is the same, the log only grows, and each
@@ -77,8 +60,6 @@ class Share:
     start: int
     """The first offset of the records in this share: the fetch offset, or the offset at which the member
     continued."""
-    end: int
-    """The offset after the last complete batch of the response."""
     found: Filtered
     aborted: Sequence[bytes]
     """The field aborted_transactions of the response, in wire format. It is valid only for a fetch from
@@ -208,7 +189,7 @@ class SharedFetch:
             return None
         lane.asked_at = now
         shares = lane.shares
-        while shares and shares[0].end <= offset:
+        while shares and shares[0].found.end <= offset:
             self._free(shares.popleft())
         if shares and shares[0].start <= offset:
             share = shares[0]
@@ -266,7 +247,7 @@ class SharedFetch:
         for other, offset, part in zip(lanes[1:], offsets[1:], found.lanes[1:], strict=True):
             share = found.of(part)
             size = sum(map(len, part.batches))
-            other.shares.append(Share(max(offset, start), found.end, share, aborted, size, len(records)))
+            other.shares.append(Share(max(offset, start), share, aborted, size, len(records)))
             other.upto = found.end
             self.buffered += size
             self._registry.buffered += size
@@ -322,7 +303,7 @@ class SharedFetch:
         for who, other in list(self._subscriptions.items()):
             if other.member is member or not _is_current(other, place, now):
                 self.detach(who)  # maybe an earlier connection of the member
-            elif any(low <= last and first <= high for low, high in ranges for first, last in other.ranges):
+            elif overlap(ranges, other.ranges):
                 return None
         lane = self._subscriptions[subscriber] = _Subscription(member, ranges, place)
         return lane
@@ -371,59 +352,59 @@ class Subscriber:
     Nothing is shared if `broker` is empty or has a comma: then it is not certain which broker this is.
     """
 
-    __slots__ = ("_at", "_broker", "_fetching", "_parked", "_registry", "_wake", "_went_at")
+    __slots__ = ("_at", "_parked", "_registry", "_wake", "_went_at", "broker", "fetching")
 
     def __init__(self, shared_fetches: SharedFetches, broker: str, wake: Callable[[float], None]) -> None:
         self._registry, self._wake = shared_fetches, wake
-        self._broker = "" if "," in broker else broker
+        self.broker = "" if "," in broker else broker
         self._at: dict[TopicPartition, SharedFetch] = {}
-        self._fetching: list[SharedFetch] = []
-        """The shared fetches for which this member has sent a fetch to the broker."""
+        self.fetching: dict[TopicPartition, SharedFetch] = {}
+        """The shared partitions in the member's fetch that is at the broker."""
         self._parked: dict[SharedFetch, int] = {}
         """The shared fetches for which the member waits. For each: the member's fetch offset."""
         self._went_at: float | None = None
         """When the member last sent a fetch to the broker, in seconds."""
 
-    def find(self, member: Member, wants: Wants | None, now: float) -> dict[TopicPartition, Share] | None:
-        """Return the stored shares for a member's fetch.
+    def find(
+        self, member: Member, wants: Mapping[Key, int] | None, wait_until: float, now: float
+    ) -> dict[TopicPartition, Share] | None:
+        """Return the stored shares for a member's fetch. `wants` has the fetch offsets, after skipped ones.
 
         An empty dict means that another member's fetch will bring the records. In this case the member's
         fetch is parked until `wake` is called. None means that the member's fetch must go to the broker. If
-        it can be shared, other members may wait for it from now on. `wants` is None if the broker must be
-        asked in any case.
+        it can be shared, other members may wait for it from now on, up to `wait_until`. `wants` is None if
+        the broker must be asked in any case.
         """
         self.unpark()
         if self._went_at is None:
             self._went_at = now
-        if wants is None or not self._broker or not member.presence.gets(member.presence.epoch, now):
+        if wants is None or not self.broker or not member.presence.gets(member.presence.epoch, now):
             self._went_at = now
             return None
         found: dict[TopicPartition, Share] = {}
         offsets: dict[SharedFetch, int] = {}
         alone = now >= self._went_at + UPSTREAM_SECONDS
-        for place, want in wants.partitions.items():
-            if member.lane(place, want.offset) is None:
+        for key, offset in wants.items():
+            if member.lane(key.place, offset) is None:
                 alone = True
-                self._leave(place)
+                self._leave(key.place)
                 continue
-            shared = self._join(
-                Key(place, member.group, self._broker, wants.limits, want.max_bytes, want.leader_epoch)
-            )
-            offsets[shared] = want.offset
-            if (share := shared.ask(self, member, want.offset, now)) is not None:
-                found[place] = share
-            elif not shared.comes(self, want.offset, now):
+            shared = self._join(key)
+            offsets[shared] = offset
+            if (share := shared.ask(self, member, offset, now)) is not None:
+                found[key.place] = share
+            elif not shared.comes(self, offset, now):
                 alone = True
         if not alone and found and all(shared.state is not None for shared in offsets):
-            return _within(found, wants.limits[1])
-        if not alone and not found and offsets and now < wants.wait_until:
+            return found
+        if not alone and not found and offsets and now < wait_until:
             self._parked = offsets
             for shared in offsets:
                 shared.parked[self] = None
             return {}
         for shared, offset in offsets.items():
-            shared.fetching[self] = offset, wants.wait_until
-        self._fetching = [*offsets]
+            shared.fetching[self] = offset, wait_until
+        self.fetching = {shared.key.place: shared for shared in offsets}
         self._registry.fetches += len(offsets)
         self._went_at = now
         return None
@@ -432,46 +413,16 @@ class Subscriber:
         """Return the last known watermarks of a partition of the fetch that was given to `find`."""
         return self._at[place].state or b""
 
-    # The response to the fetch at the broker
-
-    @property
-    def places(self) -> list[TopicPartition]:
-        """The shared partitions in the member's fetch that is at the broker."""
-        return [shared.key.place for shared in self._fetching]
-
-    def note(self, place: TopicPartition, state: State) -> None:
-        """Store the watermarks from a partition's entry in the response. The entry has no error."""
-        if (shared := self._under_way(place)) is not None:
-            shared.note(state)
-
-    def forget(self, place: TopicPartition) -> None:
-        """Note that a partition's entry has an error, or sends the client to another broker."""
-        if (shared := self._under_way(place)) is not None:
-            shared.forget()
-
-    def split(
-        self,
-        member: Member,
-        place: TopicPartition,
-        records: Buffer,
-        offset: int,
-        aborted: Sequence[bytes],
-        now: float,
-    ) -> Filtered | None:
-        """See `SharedFetch.split`. Return None also if the partition is not shared."""
-        shared = self._under_way(place)
-        return None if shared is None else shared.split(self, member, records, offset, aborted, now)
-
     def arrived(self) -> list["Subscriber"]:
         """Note that the response to this member's fetch has arrived.
 
         Return the parked subscribers that may have waited for it. The caller has to `wake` each of them.
         """
         waiting: dict[Subscriber, None] = {}
-        for shared in self._fetching:
+        for shared in self.fetching.values():
             shared.fetching.pop(self, None)
             waiting |= shared.parked
-        self._fetching = []
+        self.fetching = {}
         return [*waiting]
 
     # Waiting
@@ -493,7 +444,7 @@ class Subscriber:
 
     def alone(self) -> None:
         """Stop sharing: after a SASL authentication, the broker may see another user on this connection."""
-        self._broker = ""
+        self.broker = ""
 
     def end(self, now: float) -> None:
         """Drop the subscriber's shares. Members that wait for its fetch continue with their own."""
@@ -510,10 +461,6 @@ class Subscriber:
             self._leave(key.place)
             shared = self._at[key.place] = self._registry.of(key)
         return shared
-
-    def _under_way(self, place: TopicPartition) -> SharedFetch | None:
-        shared = self._at.get(place)
-        return shared if shared is not None and self in shared.fetching else None
 
     def _leave(self, place: TopicPartition) -> None:
         if (shared := self._at.pop(place, None)) is not None:
@@ -537,10 +484,10 @@ def _from(share: Share, member: Member, place: TopicPartition, offset: int) -> S
     found = split_records(b"".join(whole.batches), *lane, [offset])
     (part,) = found.lanes
     part.dropped = whole.dropped or part.dropped
-    return Share(offset, share.end, share.found.of(part), share.aborted, 0, share.fetched)
+    return Share(offset, share.found.of(part), share.aborted, 0, share.fetched)
 
 
-def _within(shares: dict[TopicPartition, Share], limit: int) -> dict[TopicPartition, Share]:
+def within_limit(shares: dict[TopicPartition, Share], limit: int) -> dict[TopicPartition, Share]:
     """Return the first shares whose total size is within `limit` bytes. Return at least one share."""
     found: dict[TopicPartition, Share] = {}
     for place, share in shares.items():

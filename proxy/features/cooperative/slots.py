@@ -67,7 +67,7 @@ class Seat(NamedTuple):
 
 def narrowed(positions: Positions, ranges: KeyRanges) -> Positions:
     """Return a map with as few steps as possible outside the ranges."""
-    return Positions.all_at(positions.lowest(ranges), positions.kind).within(positions, ranges)
+    return Positions.all_at(positions.lowest(ranges)).within(positions, ranges)
 
 
 def slot_metadata(slot: Slot, most: int = MOST_CHARACTERS) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from proxy.features.cooperative.murmur2 import SPACE
+from proxy.features.cooperative.key_hash import SPACE
 from proxy.features.cooperative.ranges import KeyRanges
 
 STATES: Final = ("declared", "shares", "plain", "frozen", "away")

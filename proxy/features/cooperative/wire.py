@@ -25,16 +25,14 @@ class Request(NamedTuple):
 
     api_key: int
     version: int
-    correlation_id: int
-    client_id: bytes | None
     message: Struct
 
 
 def read_request(frame: bytes) -> Request:
     """Read a request that concerns a group."""
-    api_key, version, correlation_id, client_id, at = request_header(frame, LENGTH_BYTES)
+    api_key, version, _, _, at = request_header(frame, LENGTH_BYTES)
     message = _checked(read(_REQUESTS[api_key], api_key, version, frame, at))
-    return Request(api_key, version, correlation_id, client_id, message)
+    return Request(api_key, version, message)
 
 
 def read_response(schema: str, frame: bytes, api_key: int, version: int) -> Struct:

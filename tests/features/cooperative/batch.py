@@ -11,6 +11,7 @@ from aiokafka.record.default_records import (  # type: ignore[import-untyped]  #
 from aiokafka.record.memory_records import MemoryRecords  # type: ignore[import-untyped]  # it has no types
 
 from proxy.features.cooperative.key_hash import SPACE, murmur2
+from proxy.features.cooperative.ranges import KeyRanges
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -109,3 +110,8 @@ def at_most_allocated(size: int) -> Iterator[None]:
 
 RECORDS = [Record(at, b"%d" % at) for at in range(40)]
 """The records of most tests of members."""
+
+
+def suffix(ranges: KeyRanges) -> str:
+    """Return the suffix of a client.id that declares these ranges."""
+    return ".kr-" + "-".join(f"{bound:08x}" for pair in ranges for bound in pair)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.features.cooperative.declared import MAX_RANGES, Declared, NamedLane, declared, named_lanes, suffix
+from proxy.features.cooperative.declared import MAX_RANGES, Declared, NamedLane, declared, named_lanes
 from proxy.features.cooperative.key_hash import SPACE
 from proxy.features.cooperative.ranges import FULL, RangeError
+from tests.features.cooperative.batch import suffix
 
 
 @pytest.mark.parametrize(

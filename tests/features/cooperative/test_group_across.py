@@ -674,7 +674,7 @@ def committing(group: Group, member: Member, offset: int) -> Steps:
     made = read_commit(commit("billing.a", offset))
     identity = MemberIdentity(Members(["billing"]), "h")
     request = CommitRequest(made, identity, Members(["billing"]), lambda *_: None, lambda _: None)
-    return request._steps(group, member, 1.0)
+    return request._committed(group, member, 1.0)
 
 
 def test_what_was_committed_in_an_earlier_generation_is_read_again() -> None:

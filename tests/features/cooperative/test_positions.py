@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from proxy.features.cooperative.key_hash import SPACE
 from proxy.features.cooperative.positions import (
-    BY_OFFSET,
     MOST_CHARACTERS,
     Committed,
     Plan,
     Positions,
     committed_metadata,
     read_committed,
+    to_text,
     utf16_units,
 )
 from proxy.features.cooperative.ranges import KeyRanges
@@ -138,10 +138,10 @@ def test_a_map_counts_beside_its_own_offset_alone(positions: Positions, offset: 
 
 
 def test_a_map_of_another_hash_does_not_count() -> None:
-    by_offset = Positions([0, HALF], [5, 9], BY_OFFSET)
-    text = committed_metadata(by_offset, "")
-    assert read_committed(5, text).positions == Positions.all_at(5)
-    assert read_committed(5, text, BY_OFFSET).positions == by_offset
+    written = Positions([0, HALF], [5, 9]).written()
+    for number in (1, 2):
+        text = "fg1:" + to_text(bytes((1, number)) + written)
+        assert (read_committed(5, text).positions == Positions.all_at(5)) == (number != 1)
 
 
 @given(st.text(max_size=60), st.integers(0, 1 << 62))

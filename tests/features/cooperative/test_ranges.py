@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from proxy.features.cooperative import ranges
 from proxy.features.cooperative.key_hash import SPACE, murmur2
-from proxy.features.cooperative.ranges import NOBODY, KeyRanges, RangeError, Split, check_ranges
+from proxy.features.cooperative.ranges import NOBODY, KeyRanges, RangeError, Split
 
 TOP = SPACE - 1
 
@@ -40,7 +40,7 @@ def test_steps(lanes: list[KeyRanges], starts: list[int], owners: list[int]) -> 
 )
 def test_ranges_that_can_not_be(found: KeyRanges, told: str) -> None:
     with pytest.raises(RangeError) as raised:
-        check_ranges(found)
+        Split([found])
     assert str(raised.value) == told
 
 

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 
 from proxy.core.eligibility import SessionLimits
 from proxy.features.cooperative.batches import HEADER_BYTES, Header, read_header
-from proxy.features.cooperative.declared import suffix
 from proxy.features.cooperative.key_hash import SPACE, murmur2, offset_hash
 from proxy.features.cooperative.member_stage import MemberStage
 from proxy.features.cooperative.members import Members
 from proxy.features.cooperative.ranges import KeyRange
 from tests.connections import connect
 from tests.examples import examples
-from tests.features.cooperative.batch import Record, batch, control_key, crc, read
+from tests.features.cooperative.batch import Record, batch, control_key, crc, read, suffix
 from tests.model.broker import ModelBroker
 from tests.model.gate import cut, framed, unframed
 from tests.model.wire import (
