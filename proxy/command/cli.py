@@ -10,11 +10,10 @@ from typing import Any, Final, NoReturn
 from proxy.addresses import MAX_INT32, whole_number
 from proxy.command.completion import SHELLS
 from proxy.command.config import GROUPS, OPTIONS, REMOVED, TOP_OPTIONS
-from proxy.command.exits import EXIT_USAGE
+from proxy.command.flags import Parser, add_options
 from proxy.features.declared import FEATURES
-from proxy.text.options import Option, told_removed
+from proxy.text.options import told_removed
 from proxy.text.printable import brief
-from proxy.text.units import did_you_mean, meant_choice, usage
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"
@@ -91,33 +90,12 @@ _OTHER_NAMES: Final = dict.fromkeys(
 """Option names of other Kafka programs. A suggestion by spelling would name a wrong option."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """An argument parser that prints an error in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, usage(self.prog, message + meant_choice(message)))
-
-
-class _Joined(argparse.Action):
-    """Joins the values of a flag that is given several times with commas."""
-
-    def __call__(
-        self,
-        _parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        _flag: str | None = None,
-    ) -> None:
-        before = getattr(namespace, self.dest)
-        setattr(namespace, self.dest, f"{values}" if before is None else f"{before},{values}")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="fetchgate", description="Incremental fetch sessions (KIP-227) for every Kafka client."
     )
     parser.add_argument("--version", action="version", version=f"fetchgate {VERSION}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     proxy = commands.add_parser(
         "proxy",
         help="run the gateway",
@@ -127,7 +105,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    _add_options(proxy, OPTIONS)
+    add_options(proxy, OPTIONS, GROUPS)
+    _add_config(proxy)
     proxy.add_argument(
         "--check", action="store_true", help="test configuration, bootstrap and addresses, then exit"
     )
@@ -152,8 +131,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    _add_options(top, TOP_OPTIONS[:-1])
-    top.add_argument("--once", action="store_const", const="on", help=TOP_OPTIONS[-1].help)
+    add_options(top, TOP_OPTIONS)
+    _add_config(top)
     completion = commands.add_parser(
         "completion",
         help="print what a shell needs to complete commands and options",
@@ -172,21 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    # The help of ``proxy`` has the options in `GROUPS`.
-    group: argparse._ActionsContainer = parser
-    for option in options:
-        if options is OPTIONS and option.name in GROUPS:
-            group = parser.add_argument_group(GROUPS[option.name])
-        default = f" (default: {option.default})" if option.default else ""
-        names = [option.alias, option.flag] if option.alias else [option.flag]
-        group.add_argument(
-            *names,
-            dest=option.name,
-            metavar=option.metavar,
-            help=option.help + default,
-            action=_Joined if option.many else "store",
-        )
+def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE|DIR",
@@ -200,10 +165,11 @@ def parse(argv: Sequence[str]) -> dict[str, Any]:
     parser = _parser()
     known, unknown = parser.parse_known_args(argv)
     arguments = vars(known)
+    command = _commands(parser)[arguments["command"]]
     if unknown:
-        parser.exit(EXIT_USAGE, _misspelt(arguments["command"], unknown))
+        _refuse(command, unknown)
     if arguments.get("gateways") and not arguments["check"]:
-        parser.exit(EXIT_USAGE, usage("fetchgate proxy", "--gateways N needs --check"))
+        command.error("--gateways N needs --check")
     return arguments
 
 
@@ -213,20 +179,20 @@ def _count(text: str) -> int:
     return number
 
 
-def _misspelt(command: str, unknown: list[str]) -> str:
-    options = TOP_OPTIONS if command == "top" else OPTIONS
-    flags = ["--config", *(name for option in options for name in (option.flag, option.alias) if name)]
-    if command == "proxy":
-        flags += ["--check", "--gateways", "--show-config"]
-        flags += [f"--{name.replace('_', '-')}" for name in REMOVED if " " not in name]
+def _commands(parser: argparse.ArgumentParser) -> dict[str, Parser]:
+    (commands,) = (action for action in parser._actions if action.dest == "command")  # noqa: SLF001 - argparse has no public list
+    return dict(commands.choices or {})
+
+
+def _refuse(command: Parser, unknown: Sequence[str]) -> NoReturn:
+    if not command.prog.endswith(" proxy"):
+        command.refuse(unknown)
     flag = unknown[0].partition("=")[0]
-    if command == "proxy" and (
-        told := told_removed(REMOVED, flag.removeprefix("--").replace("-", "_"), flag)
-    ):
-        return usage("fetchgate proxy", told)
-    named = _OTHER_NAMES.get(flag) if command == "proxy" else None
-    meant = f"; did you mean {named}?" if named else did_you_mean(flag, flags)
-    return usage(f"fetchgate {command}", f"unrecognized arguments: {' '.join(unknown)}{meant}")
+    if told := told_removed(REMOVED, flag.removeprefix("--").replace("-", "_"), flag):
+        command.error(told)
+    if named := _OTHER_NAMES.get(flag):
+        command.error(f"unrecognized arguments: {' '.join(unknown)}; did you mean {named}?")
+    command.refuse(unknown, [f"--{name.replace('_', '-')}" for name in REMOVED if " " not in name])
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
@@ -234,8 +200,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes 4 MB, and a gateway does not need it
 
     parser = _parser()
-    (commands,) = (action for action in parser._actions if action.dest == "command")  # noqa: SLF001 - argparse has no public list
-    found: dict[str, argparse.ArgumentParser] = {"": parser, **dict(commands.choices or {})}
+    found: dict[str, argparse.ArgumentParser] = {"": parser, **_commands(parser)}
     for entry in entry_points(group=COMMANDS, name=REPLAY):
         with suppress(ModuleNotFoundError):
             found |= import_module(entry.module).parsers()

@@ -16,13 +16,16 @@ from proxy.addresses import MAX_NODE_ID, Address, BrokerPorts, PortRange, whole_
 from proxy.features.declared import FEATURES
 from proxy.text.options import (
     ConfigError,
+    Flags,
     Given,
     Option,
     Section,
+    check_needs,
     find,
     misspelt,
     option,
     parse,
+    refuse_pipe,
     refuse_removed,
 )
 from proxy.text.units import seconds, size, switch, word
@@ -142,7 +145,7 @@ class Config(Section):
         metavar="HOST:PORT[,...]",
         parse=_bootstrap,
         parse_transparent=left_out((), "clients connect to the brokers' own addresses"),
-        default=None,
+        required=True,
         help="the brokers to ask first, in this order until one responds; not with --transparent",
     )
     """Empty in transparent mode."""
@@ -509,7 +512,6 @@ TOP_OPTIONS = (
     ),
     Option(
         name="once",
-        metavar="on|off",
         parse=switch,
         default="off",
         help="print one screen and exit",
@@ -521,7 +523,7 @@ REMOVED: Final = {name: use for section in _SECTIONS for name, use in section.re
 """See `Section.removed`."""
 
 
-def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None) -> Config:
+def load(flags: Flags, environ: Mapping[str, str], file: str | None) -> Config:
     """Read the options from all sources.
 
     `flags` has None for options that are not given. `file` is the name of the TOML file, if any.
@@ -530,11 +532,13 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
         ConfigError: an option or the file can't be used.
     """
     refuse_removed(REMOVED, environ)
+    if file:
+        refuse_pipe(file)
     options = OPTIONS
     (mode,) = (option for option in OPTIONS if option.name == "transparent")
     if read([mode], flags, environ, file)[mode.name] != "off":
         options = tuple(
-            replace(option, parse=option.parse_transparent, default="")
+            replace(option, parse=option.parse_transparent, default="", required=False)
             if option.parse_transparent
             else option
             for option in OPTIONS
@@ -550,7 +554,7 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
         section.check(given)
     _check_apart(config)
     _check_listen_ports(config)
-    _check_needs(config)
+    check_needs(OPTIONS, {each.name: config.value(each.name) for each in OPTIONS})
     return config
 
 
@@ -582,17 +586,8 @@ def _check_listen_ports(config: Config) -> None:
             raise ConfigError(f"--listen-ports has the port of {flag}, {address.port}; give {flag} another")
 
 
-def _check_needs(config: Config) -> None:
-    options = {each.name: each for each in OPTIONS}
-    for each in OPTIONS:
-        if each.needs and config.value(each.name) and not config.value(each.needs):
-            needed = options[each.needs]
-            value = "on" if needed.parse is switch else needed.metavar.removesuffix("|off")
-            raise ConfigError(f"{each.flag} has no effect alone: give {needed.flag} {value} as well")
-
-
 def read(
-    options: Sequence[Option], flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None
+    options: Sequence[Option], flags: Flags, environ: Mapping[str, str], file: str | None
 ) -> dict[str, Any]:
     """Read options from all sources: flags, environment and file. See `load`.
 

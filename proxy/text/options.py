@@ -6,13 +6,15 @@ flag overrides the environment, the environment overrides the file, and the file
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar, cast
 
 from proxy.text.printable import brief, printable
 from proxy.text.units import did_you_mean
+from proxy.text.values import listed
 
 _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
@@ -23,6 +25,8 @@ _MOST: Final = 128 << 10
 _MOST_DOTS: Final = 500
 """How many dots a line of a file may have. `tomllib` needs seconds for a key of thousands of parts."""
 _Value = TypeVar("_Value")
+Flags: TypeAlias = Mapping[str, str | Sequence[str] | None]
+"""What argparse read, by the names of options: texts, several for flags that may be given several times."""
 _ALMOST = 0.9
 """The similarity at which a variable's name counts as a misspelt option (ratio of `difflib`, 0 to 1)."""
 
@@ -36,17 +40,31 @@ class Option:
     """The declaration of an option: its names, its parser, and whether a reload applies it."""
 
     name: str
-    metavar: str
+    """The key in the file, from which the flag and the variable are made."""
     parse: Callable[[str], object]
-    default: str | None
-    """In the form that an operator writes. None if the option is required."""
     help: str
+    metavar: str = ""
+    """Empty for a switch: its flag has no value, and means ``on``."""
+    default: str | None = None
+    """In the form that an operator writes. If None, the value is None, or () with `repeat`."""
+    required: bool = False
+    written: str = ""
+    """The flag, if it is not made from the name."""
     alias: str = ""
     """A second flag for the option, such as ``-b``."""
+    alone: str = ""
+    """What the flag means without a value. If empty, it needs one."""
+    words: tuple[str, ...] = ()
+    """All values, if the metavar does not have them."""
     table: bool = False
     """Whether the option is a table in the TOML file. As a flag or variable, it is written in JSON."""
     many: bool = False
     """Whether the flag may be given several times. The value is then a list with commas, as in the file."""
+    repeat: bool = False
+    """Whether the option may have several values, also with commas. The value is then a tuple. Only a
+    variable, and a string in the file, is divided at its commas."""
+    secret: bool = False
+    """Whether no message may have the value. It may have any bytes."""
     live: bool = False
     """Whether a reload applies the option: SIGHUP, or a change of the file. Others need a restart."""
     needs: str = ""
@@ -56,24 +74,35 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return self.written or "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
         return _PREFIX + self.name.upper()
 
     @property
-    def may_name_file(self) -> bool:
-        # Such names may have any bytes.
-        return "FILE" in self.metavar or "DIR" in self.metavar
+    def may_be_bytes(self) -> bool:
+        """Whether the text may have other bytes than UTF-8, as names of files do."""
+        return self.secret or "FILE" in self.metavar or "DIR" in self.metavar
+
+    @property
+    def default_texts(self) -> tuple[str, ...]:
+        return () if self.default is None else (self.default,)
+
+    def value(self, texts: Sequence[str]) -> object:
+        """Parse the texts that were given."""
+        if self.repeat:
+            return tuple(map(self.parse, texts))
+        return self.parse(texts[0]) if texts else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """The text of an option, and the place where it was set."""
 
-    text: str
-    """As it is written on the command line: TOML's ``true`` is ``on``."""
+    texts: tuple[str, ...]
+    """As on the command line: TOML's ``true`` is ``on``. There are several, or none, only with `repeat`, or
+    if the option has no default."""
     source: str
     """``flag``, ``environment``, ``file`` or ``default``."""
     place: str
@@ -81,13 +110,27 @@ class Given:
     called: str
     """What error messages call the place."""
 
+    @property
+    def text(self) -> str:
+        return ",".join(self.texts)
+
 
 def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
     """Declare an option as a field of `Config`, with the arguments of `Option`.
 
     It returns a dataclass field. The declared type, that of the option's value, is for mypy.
     """
-    return cast("_Value", field(metadata={"option": partial(Option, parse=parse, **rest)}))
+    declared = partial(Option, parse=parse, **rest)
+    unset = declared(name="")
+    if unset.required:
+        return cast("_Value", field(metadata={"option": declared}))
+    default = partial(unset.value, unset.default_texts)
+    return cast("_Value", field(default_factory=default, metadata={"option": declared}))
+
+
+def repeated(*, parse: Callable[[str], _Value], **rest: Any) -> tuple[_Value, ...]:
+    """Declare an option that may have several values (`Option.repeat`)."""
+    return cast("tuple[_Value, ...]", option(parse=parse, repeat=True, **rest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,13 +205,13 @@ class OptionsFile:
 
 def find(
     options: Sequence[Option],
-    flags: Mapping[str, str | None],
+    flags: Flags,
     environ: Mapping[str, str],
     file: str | None,
     known: Sequence[Option],
     removed: Mapping[str, str],
 ) -> dict[str, Given]:
-    """Find the text of each option in the source with the highest precedence.
+    """Find the texts of each option in the source with the highest precedence.
 
     `known` are all options that may be in the file. For `removed`, see `Section.removed`.
 
@@ -177,6 +220,17 @@ def find(
     """
     written = _read_toml(file, known, removed) if file else {}
     return {option.name: _find(option, flags, environ, written, file) for option in options}
+
+
+def refuse_pipe(file: str) -> None:
+    """Check that a file can be read more than once. A pipe would block a gateway until somebody writes.
+
+    Raises:
+        ConfigError: it is a pipe.
+    """
+    with suppress(OSError):  # whoever reads the file reports why it can't be read
+        if Path(file).is_fifo():
+            raise ConfigError(f"--config {file}: it is a pipe, which can't be read again; give a file")
 
 
 def told_removed(removed: Mapping[str, str], key: str, called: str) -> str:
@@ -210,9 +264,9 @@ def parse(
     for option in options:
         found = given[option.name]
         try:
-            if not option.may_name_file:
+            if not option.may_be_bytes:
                 found.text.encode()
-            values[option.name] = option.parse(found.text)
+            values[option.name] = option.value(found.texts)
         except UnicodeEncodeError:  # a flag or a variable with other bytes than UTF-8
             raise ConfigError(f"{found.called}: {brief(printable(found.text))} is not UTF-8") from None
         except ValueError as error:
@@ -223,6 +277,20 @@ def parse(
             )
             raise ConfigError(told or f"{found.called}: {brief(str(error))}") from None
     return values
+
+
+def check_needs(options: Sequence[Option], values: Mapping[str, Any]) -> None:
+    """Check that no option is set that has no effect without another one (`Option.needs`).
+
+    Raises:
+        ConfigError: one is set.
+    """
+    named = {option.name: option for option in options}
+    for option in options:
+        if option.needs and values[option.name] and not values[option.needs]:
+            needed = named[option.needs]
+            give = f"{needed.flag} {needed.metavar.removesuffix('|off')}".strip()
+            raise ConfigError(f"{option.flag} has no effect alone: give {give} as well")
 
 
 def misspelt(environ: Mapping[str, str], options: Sequence[Option]) -> list[str]:
@@ -246,33 +314,40 @@ def misspelt(environ: Mapping[str, str], options: Sequence[Option]) -> list[str]
 
 def _find(
     option: Option,
-    flags: Mapping[str, str | None],
+    flags: Flags,
     environ: Mapping[str, str],
-    written: Mapping[str, str],
+    written: Mapping[str, tuple[str, ...]],
     file: str | None,
 ) -> Given:
     flag, variable = option.flag, option.variable
-    if (text := flags.get(option.name)) is not None:
-        return Given(text=text, source="flag", place=flag, called=flag)
+    if (given := flags.get(option.name)) is not None:
+        texts = (given,) if isinstance(given, str) else tuple(given)
+        return Given(texts=_one(option, texts), source="flag", place=flag, called=flag)
     if variable in environ:
-        return Given(text=environ[variable], source="environment", place=variable, called=variable)
+        text = environ[variable]
+        texts = tuple(listed(text)) if option.repeat else (text,)
+        return Given(texts=texts, source="environment", place=variable, called=variable)
     if option.name in written:
-        called = f"{option.name} in {file}"
-        return Given(text=written[option.name], source="file", place=str(file), called=called)
-    if option.default is None:
+        texts, called = _one(option, written[option.name]), f"{option.name} in {file}"
+        return Given(texts=texts, source="file", place=str(file), called=called)
+    if option.required:
         raise ConfigError(
             f"{option.flag} is missing: give {option.flag} {option.metavar}, {option.variable}, "
             f"or the key {option.name} in the file of --config"
         )
-    return Given(text=option.default, source="default", place=flag, called=flag)
+    return Given(texts=option.default_texts, source="default", place=flag, called=flag)
 
 
-def _read_toml(file: str, known: Sequence[Option], removed: Mapping[str, str]) -> dict[str, str]:
+def _one(option: Option, texts: tuple[str, ...]) -> tuple[str, ...]:
+    return texts if option.repeat else (",".join(texts),)
+
+
+def _read_toml(file: str, known: Sequence[Option], removed: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     import tomllib  # noqa: PLC0415 - most gateways have no file
 
     try:
         document = tomllib.loads(_content(Path(file)))
-        return {key: _toml_text(file, key, value, known, removed) for key, value in document.items()}
+        return {key: _toml_texts(file, key, value, known, removed) for key, value in document.items()}
     except ConfigError:
         raise
     except OSError as error:
@@ -286,8 +361,6 @@ def _read_toml(file: str, known: Sequence[Option], removed: Mapping[str, str]) -
 
 
 def _content(file: Path) -> str:
-    if file.is_fifo():  # reading it would block the gateway until somebody writes
-        raise ConfigError(f"--config {file}: it is a pipe, which can't be read again; give a file")
     with file.open(encoding="utf-8-sig") as opened:
         text = opened.read(_MOST + 1)
     if len(text) > _MOST:
@@ -301,13 +374,14 @@ def _content(file: Path) -> str:
     return text
 
 
-def _toml_text(
+def _toml_texts(
     file: str, key: str, value: object, known: Sequence[Option], removed: Mapping[str, str]
-) -> str:
-    # A TOML value becomes the text that somebody would write on the command line.
+) -> tuple[str, ...]:
+    # A TOML value becomes the texts that somebody would write on the command line.
     names = [option.name for option in known]
-    if isinstance(value, dict) and any(option.name == key and option.table for option in known):
-        return json.dumps(value, default=str)
+    declared = [option for option in known if option.name == key]
+    if isinstance(value, dict) and any(option.table for option in declared):
+        return (json.dumps(value, default=str),)
     if key not in names and isinstance(value, dict):
         key = brief(printable(key))
         raise ConfigError(f"[{key}] in {file}: tables are not allowed; write options without [{key}]")
@@ -317,9 +391,11 @@ def _toml_text(
         meant = did_you_mean(key.replace("-", "_"), names)
         raise ConfigError(f"{brief(printable(key))} in {file}: no such option{meant}")
     if isinstance(value, bool):
-        return "on" if value else "off"
+        return ("on" if value else "off",)
+    if isinstance(value, str) and any(option.repeat for option in declared):
+        return tuple(listed(value))
     if isinstance(value, (str, int, float)):
-        return str(value)
+        return (str(value),)
     if isinstance(value, list) and all(isinstance(item, (str, int)) for item in value):
-        return ",".join(str(item) for item in value)
+        return tuple(str(item) for item in value)
     raise ConfigError(f"{key} in {file}: give a string, a number, or a list of them")

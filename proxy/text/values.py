@@ -7,6 +7,7 @@ from proxy.addresses import MAX_INT32, whole_number
 from proxy.text.units import word
 
 _Value = TypeVar("_Value")
+_Word = TypeVar("_Word", bound=str)
 
 
 def left_out(value: _Value, why: str) -> Callable[[str], _Value]:
@@ -20,23 +21,24 @@ def left_out(value: _Value, why: str) -> Callable[[str], _Value]:
     return parse
 
 
-def one_of(*words: str) -> Callable[[str], str]:
+def one_of(*words: _Word) -> Callable[[str], _Word]:
     """Return a parser that accepts words in upper or lower case, and synonyms of ``on`` and ``off``."""
+    known = {each.lower(): each for each in words}
 
-    def parse(text: str) -> str:
-        if (found := word(text)) not in words:
+    def parse(text: str) -> _Word:
+        if (found := known.get(word(text))) is None:
             raise ValueError(f"{text!r} is not one of {', '.join(words)}")
         return found
 
     return parse
 
 
-def whole(lowest: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers from `lowest` on."""
+def whole(lowest: int, highest: int = MAX_INT32) -> Callable[[str], int]:
+    """Return a parser of whole numbers from `lowest` to `highest`."""
 
     def parse(text: str) -> int:
-        if (number := whole_number(text, lowest, MAX_INT32)) is None:
-            raise ValueError(f"{text!r} must be an integer from {lowest} to {MAX_INT32}")
+        if (number := whole_number(text, lowest, highest)) is None:
+            raise ValueError(f"{text!r} must be an integer from {lowest} to {highest}")
         return number
 
     return parse

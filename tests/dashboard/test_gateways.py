@@ -17,8 +17,8 @@ from tests.dashboard.test_pods import listed, pod, sidecar
 
 def asked(*admin: str, **more: str) -> Gateways:
     """Return the gateways of a command line."""
-    flags: dict[str, str | None] = {"admin": ",".join(admin)} if admin else {}
-    return Gateways.of(read(TOP_OPTIONS, flags | more, {}, None))
+    flags = {"admin": admin} if admin else {}
+    return Gateways.of(read(TOP_OPTIONS, {**flags, **more}, {}, None))
 
 
 @pytest.fixture
