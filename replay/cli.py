@@ -7,24 +7,46 @@ import argparse
 import importlib
 import os
 import sys
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NamedTuple
 
+from proxy.command.config import ALL_OPTIONS, REMOVED
+from proxy.command.flags import Parser, add_options
+from proxy.text.environment import environment
+from proxy.text.options import ConfigError, Option, OptionsFile, check_needs, find, parse
 from proxy.text.printable import printable
-from proxy.text.units import did_you_mean, meant_choice, switch, usage
-from replay.environment import environment
+from proxy.text.units import usage
+from replay.drive.options import DriveOptions
 from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from replay.inspect.options import InspectOptions
+from replay.measure.options import MeasureOptions
+from replay.options import ReplayOptions
 
 PROGRAM: Final = "fetchgate replay"
+
+
+class Command(NamedTuple):
+    """A command, and where it is. Its module, which is only imported to run it, has `run(options) -> int`."""
+
+    options: type[ReplayOptions]
+    module: str
+    help: str
+
+
 COMMANDS: Final = {
-    "inspect": ("replay.inspect.command", "show what captures contain, within seconds"),
-    "measure": ("replay.measure.command", "compute what sessions would have saved"),
-    "drive": ("replay.drive.command", "play captured requests against a live gateway or broker"),
+    "inspect": Command(
+        InspectOptions, "replay.inspect.command", "show what captures contain, within seconds"
+    ),
+    "measure": Command(MeasureOptions, "replay.measure.command", "compute what sessions would have saved"),
+    "drive": Command(
+        DriveOptions, "replay.drive.command", "play captured requests against a live gateway or broker"
+    ),
 }
-"""The modules of the commands. Each has `add_arguments(parser)` and `run(arguments) -> int`."""
+_KNOWN: Final = (*ALL_OPTIONS, *chain.from_iterable(each.options.declared() for each in COMMANDS.values()))
+"""The options that may be in a file: it may be that of a gateway as well."""
 _EXTRAS: Final = {
     **dict.fromkeys(("asyncio_throttle", "jinja2", "markupsafe", "numpy", "pyarrow"), "measure"),
     **dict.fromkeys(("pandas", "py4j", "pyspark"), "replay"),
@@ -44,92 +66,43 @@ examples:
 """
 
 
-class ReplayParser(argparse.ArgumentParser):
-    """Reads options from the command line, the environment and a file. Reports errors in one line."""
+def read(name: str, argv: Sequence[str], environ: Mapping[str, str]) -> ReplayOptions:
+    """Read the options of a command from flags, the environment and the file of --config.
 
-    def __init__(self, prog: str) -> None:
-        self._own: dict[str, argparse.Action] = {}
-        super().__init__(prog=prog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-
-    def add_argument(self, *names: Any, **kwargs: Any) -> argparse.Action:
-        action = super().add_argument(*names, **kwargs)
-        if names[0].startswith("--"):
-            self._own[action.dest] = action
-        return action
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, usage(self.prog, printable(message + meant_choice(message))))
-
-    def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
-        """Read the command line. A flag overrides the environment, and the environment overrides --config."""
-        argv = self._with_values(argv)
-        given = {argument.split("=")[0] for argument in argv}
-        file = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        file.add_argument("--config")
-        named: str | None = file.parse_known_args(argv)[0].config
-        if named is None and not Path(of_all := environ.get("FETCHGATE_CONFIG", "")).is_dir():
-            named = of_all or None  # a directory has live options of a gateway
-        settings = self._settings(named)
-        more: list[str] = []
-        for name, action in self._own.items():
-            flag = action.option_strings[0]
-            value = environ.get(f"FETCHGATE_{name.upper()}", settings.get(name))
-            if value is not None and flag not in given and name not in {"config", "help"}:
-                more += self._as_flags(name, action, value)
-        arguments, unknown = self.parse_known_args([*more, *argv])
-        if unknown:
-            meant = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
-        return arguments
-
-    def _with_values(self, argv: Sequence[str]) -> list[str]:
-        """Give options with an optional value the next argument, if it ends as their metavar does."""
-        may_lack = {action.option_strings[0]: action for action in self._own.values() if action.nargs == "?"}
-        found: list[str] = []
-        rest = list(argv)
-        while rest:
-            argument = rest.pop(0)
-            if argument == "--":
-                return [*found, argument, *rest]
-            if action := may_lack.get(argument):
-                its_own = bool(rest) and rest[0].endswith(_suffix(action))
-                argument = f"{argument}={rest.pop(0) if its_own else action.const}"
-            found.append(argument)
-        return found
-
-    def _settings(self, file: str | None) -> dict[str, Any]:
-        if file is None:
-            return {}
-        try:
-            document = tomllib.loads(Path(file).read_text(encoding="utf-8-sig"))
-            str(document)  # it raises an error for hexadecimal numbers whose digits are too many for str()
-        except OSError as error:
-            self.error(f"--config {file}: {error.strerror}")
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            self.error(f"--config {file} is not TOML: {error}")
-        except RecursionError:
-            self.error(f"--config {file}: its lists or tables are nested too deeply")
-        except ValueError:  # int() refuses thousands of digits
-            self.error(f"--config {file}: a number has thousands of digits")
-        return document
-
-    def _as_flags(self, name: str, action: argparse.Action, value: Any) -> list[str]:
-        flag = action.option_strings[0]
-        if action.nargs in {0, "?"}:
-            if action.nargs == "?" and str(value).endswith(_suffix(action)):
-                return [f"{flag}={value}"]
-            try:
-                on = switch(str(value))
-            except ValueError as error:
-                self.error(f"FETCHGATE_{name.upper()} or {name} in the file of --config: {error}")
-            return [flag if action.nargs == 0 else f"{flag}={action.const}"] if on else []
-        if action.default == [] and isinstance(value, str):
-            value = [part.strip() for part in value.split(",") if part.strip()]
-        return [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]
+    Raises:
+        ConfigError: an option or the file can't be used. A wrong argument ends the process.
+    """
+    options = COMMANDS[name].options
+    declared = options.declared()
+    parser = _parser(name)
+    flags, unknown = parser.parse_known_args(_with_values(argv, declared))
+    if unknown:
+        parser.refuse(unknown)
+    # A directory in the variable has live options of a gateway.
+    of_all = OptionsFile.of(None, environ)
+    file = flags.config or (None if of_all.is_optional else of_all.path())
+    given = find(declared, vars(flags), environ, file, _KNOWN, REMOVED)
+    values = parse(declared, given, REMOVED)
+    check_needs(declared, values)
+    found = options(inputs=tuple(flags.inputs), **values)
+    found.check(given)
+    return found
 
 
-def _suffix(action: argparse.Action) -> str:
-    return Path(str(action.metavar)).suffix
+def _with_values(argv: Sequence[str], options: Sequence[Option]) -> list[str]:
+    """Give flags that may stand alone the next argument, if it ends as their metavar does."""
+    may_lack = {option.flag: option for option in options if option.alone}
+    found: list[str] = []
+    rest = list(argv)
+    while rest:
+        argument = rest.pop(0)
+        if argument == "--":
+            return [*found, argument, *rest]
+        if option := may_lack.get(argument):
+            its_own = bool(rest) and rest[0].endswith(Path(option.metavar).suffix)
+            argument = f"{argument}={rest.pop(0) if its_own else option.alone}"
+        found.append(argument)
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,30 +118,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _command(name: str, argv: Sequence[str]) -> int:
     try:
-        module, parser = _parser(name)
-        return int(module.run(parser.parse(argv, os.environ)))
+        options = read(name, argv, os.environ)
+        return int(importlib.import_module(COMMANDS[name].module).run(options))
+    except ConfigError as error:
+        sys.stderr.write(usage(f"{PROGRAM} {name}", printable(str(error))))
+        return EXIT_USAGE
     except ModuleNotFoundError as error:
         return _missing(error)
 
 
-def _parser(name: str) -> tuple[Any, ReplayParser]:
-    module = importlib.import_module(COMMANDS[name][0])
-    parser = ReplayParser(f"{PROGRAM} {name}")
-    module.add_arguments(parser)
+def _parser(name: str) -> Parser:
+    options = COMMANDS[name].options
+    parser = Parser(
+        prog=f"{PROGRAM} {name}",
+        description=options.description,
+        epilog=options.examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    metavar, text = options.takes
+    parser.add_argument("inputs", nargs="+", metavar=metavar, help=text)
+    add_options(parser, options.declared())
     parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
-    return module, parser
+    return parser
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of all commands by the words before the options, for `fetchgate completion`.
-
-    Commands whose libraries are not installed are left out.
-    """
-    found: dict[str, argparse.ArgumentParser] = {"replay": _overview_parser()}
-    for name in COMMANDS:
-        with suppress(ModuleNotFoundError):
-            found[f"replay {name}"] = _parser(name)[1]
-    return found
+    """Return the parsers of all commands by the words before the options, for `fetchgate completion`."""
+    return {"replay": _overview_parser(), **{f"replay {name}": _parser(name) for name in COMMANDS}}
 
 
 def _left(run: Callable[[], int], program: str) -> int:
@@ -193,12 +170,17 @@ def _overview(argv: Sequence[str]) -> int:
     return EXIT_USAGE
 
 
-def _overview_parser() -> ReplayParser:
-    parser = ReplayParser(PROGRAM)
-    parser.description, parser.epilog = "Inspect, measure and play captures of Kafka traffic.", _EXAMPLES
+def _overview_parser() -> Parser:
+    parser = Parser(
+        prog=PROGRAM,
+        description="Inspect, measure and play captures of Kafka traffic.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
-    for name, (_, text) in COMMANDS.items():
-        commands.add_parser(name, help=text)
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.help)
     return parser
 
 

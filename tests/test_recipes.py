@@ -5,17 +5,15 @@ Most recipes have such tests where their code is tested. Here are the steps that
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from proxy.command.cli import parsers
 from proxy.command.config import OPTIONS
 from proxy.protocol.api_versions import Features
-from replay.drive.running import PlayOptions
+from replay.cli import COMMANDS
 from tests.clients import fixtures
 from tests.clients.programs import PROGRAMS
 from tests.clients.runner import python_programs
@@ -57,10 +55,10 @@ def test_each_live_option_is_in_the_file_of_the_unit_in_order() -> None:
     assert shown == [option.name for option in OPTIONS if option.live], "tools/deploy/systemd/fetchgate.toml"
 
 
-def test_each_option_of_drive_is_used_or_says_how_to_play() -> None:
-    used = {*re.findall(r"\bargs\.(\w+)", text_of("replay/drive"))}
-    given = {action.dest for action in parsers()["replay drive"]._actions} - {"help", "config"}
-    assert given - used - {field.name for field in fields(PlayOptions)} == set()
+@pytest.mark.parametrize("command", ["inspect", "drive"])
+def test_each_option_of_a_command_for_captures_is_used(command: str) -> None:
+    used = {*re.findall(r"\b(?:options|self)\.(\w+)", text_of(f"replay/{command}"))}
+    assert {option.name for option in COMMANDS[command].options.declared()} <= used
 
 
 # A stage

@@ -8,7 +8,6 @@ differ.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from typing import Final, TypeAlias, TypedDict
 
@@ -23,7 +22,9 @@ from proxy.protocol.fetch_layout import LAYOUTS, SESSION, SESSION_VERSION
 from proxy.protocol.fetch_response import NO_ABORTED
 from replay.capture.kafka.exchange import Exchange
 from replay.drive.asked import asked
-from replay.drive.mapping import OffsetPolicy, bounds_of
+from replay.drive.differences import NOT_ALLOWED, Difference
+from replay.drive.mapping import bounds_of
+from replay.drive.options import OffsetPolicy
 from replay.drive.script import PlayedConnection, Script, Step
 from replay.drive.side import ABSENT, UNSPOKEN, TargetSide
 from replay.drive.summaries import NO_VALUES, UNKNOWN, WHOLE, Summaries, Summary, can_be_read, numbers
@@ -36,56 +37,6 @@ SHOWN: Final = 5
 """For how many places (topic, client, broker) a difference is shown on a terminal."""
 MOST_UNCOMPARED: Final = 0.05
 """If a larger share of the captured responses was not compared, the run is no success."""
-
-
-class Difference(StrEnum):
-    """How a response differs from the captured one."""
-
-    ERROR = "another error"
-    """An error that the captured response does not have."""
-    DENIED = "missing ACL"
-    """The target refuses an API or a topic to the user, unlike the captured cluster."""
-    MISSING = "missing"
-    """A topic, partition or API that the captured response has."""
-    VERSION = "version not supported"
-    """The target does not support the version of a captured request, so the request is not sent."""
-    NARROWER = "fewer versions"
-    """ApiVersions does not offer a version that a captured request has."""
-    FEWER = "fewer record bytes"
-    FIRST = "another first offset"
-    """The first batch of a fetched partition has another base offset."""
-    ABORTED = "other aborted transactions"
-    """Fetch responses have them only for read_committed, so this may be another isolation level."""
-    UNREADABLE = "unreadable"
-    """The response does not parse, unlike the captured one."""
-    RECOVERED = "no error any more"
-    ADDED = "added"
-    UNUSED = "fewer versions, not used"
-    """ApiVersions offers fewer versions of an API, but all that captured requests have."""
-    WIDER = "more versions"
-    MORE = "more record bytes"
-    FULL = "fewer record bytes, response full"
-    """The captured records are not in the response, because other records fill it up to max_bytes."""
-    CONTENTS = "other record contents"
-    """The first batch has another CRC: other contents, timestamps, producer or compression."""
-    OFFSETS = "other offsets"
-    """High watermarks (Fetch), offsets of appended records (Produce), offsets in ListOffsets."""
-    SIZE = "another size"
-
-
-NOT_ALLOWED: Final = frozenset(
-    {
-        Difference.ERROR,
-        Difference.DENIED,
-        Difference.MISSING,
-        Difference.VERSION,
-        Difference.NARROWER,
-        Difference.FEWER,
-        Difference.FIRST,
-        Difference.ABORTED,
-        Difference.UNREADABLE,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)

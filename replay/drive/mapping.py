@@ -8,7 +8,6 @@ lacks are left out of a fetch and counted.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
@@ -26,24 +25,12 @@ from proxy.protocol.primitives import (
     skip_tags,
 )
 from replay.drive.asked import HIGHEST, Asked, Offsets, topic_name
+from replay.drive.options import OffsetPolicy
 from replay.drive.reads import Place, Reads
 from replay.drive.script import Step
 from replay.drive.topics import Topic
 
 _NO_EPOCH: Final = -1
-
-
-class OffsetPolicy(StrEnum):
-    """The offsets that fetches read from."""
-
-    KEEP = "keep"
-    """Keep the captured offsets, even if the target does not have them."""
-    CLAMP = "clamp"
-    """Keep the captured offsets. If the target does not have an offset, use the nearest one that it has."""
-    EARLIEST = "earliest"
-    """Shift each partition so that its lowest captured offset becomes the target's earliest."""
-    LATEST = "latest"
-    """Shift each partition so that its captured end becomes the target's latest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,16 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from math import floor
 from typing import Final, TypedDict
 
-from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from replay.drive.access import Access
 from replay.drive.asked import asked, fetched, nameless, needed
-from replay.drive.compare import Comparison, Difference, Keeper
-from replay.drive.mapping import OffsetPolicy, Overrides
+from replay.drive.compare import Comparison, Keeper
+from replay.drive.mapping import Overrides
+from replay.drive.options import TO_CAPTURED, DriveOptions, OffsetPolicy
 from replay.drive.pacing import Ceiling, Pace
 from replay.drive.player import Player
 from replay.drive.report import (
@@ -38,66 +37,38 @@ from replay.protocol.naming import SCHEMAS
 VERSION: Final = version("kafka-fetchgate")
 TARGET: Final = "target"
 AGAINST: Final = "against"
-TO_CAPTURED: Final = "captured"
-TO_END: Final = "end"
 OWN: Final = b"-replay"
 """What the ids of groups and transactions end with, if requests change them."""
 _NAMES: Final = ("group:", "transaction:")
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 PROGRESS_SECONDS: Final = 0.25
+PLAIN: Final = Access(), Access()
+"""For --target and --against: plain text, and no login."""
 
 Progress = Callable[[int, int], None]
 """A function to call with two numbers: requests sent so far, and all requests."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlayOptions:
-    """The command-line options that decide how to play. Each field has the name of its option.
-
-    Each `Access` is made from the options of `replay.drive.security`.
-    """
-
-    target: Address | None
-    against: Address | None = None
-    admin: Address | None = None
-    """The admin endpoint of the gateway at `target`. Only used with `against`."""
-    speed: float | None = 1.0
-    """A multiple of the captured speed. None to send each request as soon as responses allow it."""
-    rate: float | None = None
-    connections: int = 1
-    loop: int = 1
-    duration: float | None = None
-    offsets: OffsetPolicy = OffsetPolicy.LATEST
-    max_wait: int | None = None
-    min_bytes: int | None = None
-    read_to: str = TO_CAPTURED
-    """Where reads end: "captured" or "end"."""
-    access: Access = field(default_factory=Access)
-    against_access: Access = field(default_factory=Access)
-    keep_ids: bool = False
-    allow: frozenset[Difference] = frozenset()
-    create_topics: bool = False
-
-    def settings(self) -> Settings:
-        return {
-            "target": "" if self.target is None else str(self.target),
-            "against": "" if self.against is None else str(self.against),
-            "speed": "max" if self.speed is None else f"{self.speed:g}",
-            "rate": self.rate,
-            "connections": self.connections,
-            "loop": self.loop,
-            "offsets": self.offsets.value,
-            "read_to": self.read_to,
-            "max_wait_ms": self.max_wait,
-            "min_bytes": self.min_bytes,
-        }
+def _settings(options: DriveOptions) -> Settings:
+    return {
+        "target": "" if options.target is None else str(options.target),
+        "against": "" if options.against is None else str(options.against),
+        "speed": "max" if options.speed is None else f"{options.speed:g}",
+        "rate": options.rate,
+        "connections": options.connections,
+        "loop": options.loop,
+        "offsets": options.policy.value,
+        "read_to": options.reads_to,
+        "max_wait_ms": options.max_wait,
+        "min_bytes": options.min_bytes,
+    }
 
 
-def plan(script: Script, options: PlayOptions, problems: Sequence[str]) -> DriveReport:
+def plan(script: Script, options: DriveOptions, problems: Sequence[str]) -> DriveReport:
     """Report what would be played, without connecting to the targets."""
     return {
         "version": VERSION,
-        "settings": options.settings(),
+        "settings": _settings(options),
         "connections": len(script.connections),
         "captured_seconds": round(script.seconds, 3),
         "seconds": 0.0,
@@ -124,10 +95,11 @@ def plan(script: Script, options: PlayOptions, problems: Sequence[str]) -> Drive
 
 async def drive(
     script: Script,
-    options: PlayOptions,
+    options: DriveOptions,
     progress: Progress,
     problems: Sequence[str],
     keeper: Keeper | None = None,
+    accesses: tuple[Access, Access] = PLAIN,
 ) -> DriveReport:
     """Play a script, and compare responses with what `keeper` has kept of the captured ones, if there is one.
 
@@ -135,12 +107,12 @@ async def drive(
         TargetError: a target can't be reached, is not a Kafka broker, or can't create a topic; nothing was
             played. Or the gateway's admin endpoint does not respond, before or after the run.
     """
-    sides = await _sides(script, options)
+    sides = await _sides(script, options, accesses)
     routes = _routes(script, sides)
     connections, unplayed = playable(script.connections, sides, routes, script.earlier)
     comparison = None
     if keeper is not None:
-        comparison = Comparison(script, sides[0], routes, connections, options.offsets, options.allow)
+        comparison = Comparison(script, sides[0], routes, connections, options.policy, options.allow)
     pace = Pace(options.speed, None if options.rate is None else Ceiling(options.rate))
     player = Player(
         connections,
@@ -179,14 +151,14 @@ async def drive(
     }
 
 
-async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
-    await _learn_names(script, options)
+async def _sides(script: Script, options: DriveOptions, accesses: tuple[Access, Access]) -> list[TargetSide]:
+    await _learn_names(script, options, accesses[0])
     topics = asked(script, script.topics)
     named = needed(script, topics)
     found = []
     for name, flag, address, access in (
-        (TARGET, "--target", options.target, options.access),
-        (AGAINST, "--against", options.against, options.against_access),
+        (TARGET, "--target", options.target, accesses[0]),
+        (AGAINST, "--against", options.against, accesses[1]),
     ):
         if address is None:
             continue
@@ -194,7 +166,7 @@ async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
             target = await look(
                 address,
                 {*topics, *named},
-                offsets=options.offsets is not OffsetPolicy.KEEP or options.read_to == TO_CAPTURED,
+                offsets=options.policy is not OffsetPolicy.KEEP or options.reads_to == TO_CAPTURED,
                 create=named if options.create_topics else None,
                 access=access,
             )
@@ -206,20 +178,20 @@ async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
                 target,
                 names=script.topics,
                 asked=topics,
-                policy=options.offsets,
-                overrides=Overrides(options.max_wait, options.min_bytes, options.read_to == TO_CAPTURED),
+                policy=options.policy,
+                overrides=Overrides(options.max_wait, options.min_bytes, options.reads_to == TO_CAPTURED),
                 written=script.written,
             )
         )
     return found
 
 
-async def _learn_names(script: Script, options: PlayOptions) -> None:
+async def _learn_names(script: Script, options: DriveOptions, access: Access) -> None:
     # The target has the captured topic ids if it is the captured cluster, or has a copy of its metadata.
     if options.target is None or not (ids := nameless(script)):
         return
     try:
-        script.topics |= await names_of(options.target, ids, options.access)
+        script.topics |= await names_of(options.target, ids, access)
     except TargetError as error:
         raise type(error)(f"--target {error}") from None
 
@@ -243,7 +215,7 @@ def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Desti
     return {each.name: [side.place(by_broker[each.broker]) for side in sides] for each in script.connections}
 
 
-async def _play(player: Player, pace: Pace, options: PlayOptions, progress: Progress) -> str:
+async def _play(player: Player, pace: Pace, options: DriveOptions, progress: Progress) -> str:
     """Play all requests, up to the time limit or a signal. Return the name of the first signal, or ""."""
     loop = asyncio.get_running_loop()
     received: list[str] = []

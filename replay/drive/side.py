@@ -11,13 +11,13 @@ from proxy.protocol.primitives import ProtocolError
 from replay.drive.asked import Asked
 from replay.drive.mapping import (
     FetchMapping,
-    OffsetPolicy,
     Overrides,
     bounds_of,
     most_leading,
     with_ids,
     without_creation,
 )
+from replay.drive.options import OffsetPolicy
 from replay.drive.script import READS, LeftOut, PlayedConnection, Step
 from replay.drive.sessions import FIRST, Session, SideSessions
 from replay.drive.tally import DriveTotals

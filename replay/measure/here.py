@@ -17,15 +17,13 @@ from replay.capture.files.spans import SpanReader
 from replay.capture.packets import segments
 from replay.measure import steps
 from replay.measure.collected import Collected, collect_part, groups_in
+from replay.measure.options import MOST
 from replay.measure.rows import RowFilter
 from replay.measure.steps import Batches
 from replay.measure.table import EXCHANGES_RAW, KEYS
 from replay.measure.work import Work
 from replay.simulate.session_cache import CacheEvent, simulate
 
-MOST: Final = 256 << 20
-"""Above this many bytes of captures, Spark is faster. It is no limit of memory: a local capture that is not
-compressed takes about 0.2 GB, and 0.1 GB more for each GB of it."""
 _HELD: Final = 64 << 20
 """The maximum size in bytes of the segments in memory, and of the table in memory if the table has frames.
 Segments have references to their payload, or the payload itself if the file can't be read again."""

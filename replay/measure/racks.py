@@ -3,6 +3,7 @@
 Kafka calls the zone of a broker its rack (``broker.rack``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -42,7 +43,7 @@ class Racks:
 NO_RACKS: Final = Racks()
 
 
-def racks(brokers: list[tuple[int | Network, str]], clients: list[tuple[Network, str]]) -> Racks:
+def racks(brokers: Sequence[tuple[int | Network, str]], clients: Sequence[tuple[Network, str]]) -> Racks:
     """Return the racks of --broker-rack and --client-rack."""
     return Racks(
         nodes=tuple((key, rack) for key, rack in brokers if isinstance(key, int)),

@@ -16,8 +16,6 @@ from proxy.features.cooperative.positions import TopicPartition
 from proxy.features.cooperative.ranges import Split
 from replay.report.model import CooperativeRow, HottestKey, SpreadShare
 
-MEMBERS: Final = range(2, 65)
-"""The allowed numbers of members."""
 MOST_KEYS: Final = 1024
 """The maximum number of keys of a topic that are counted separately. The same key in two partitions counts as
 two keys. With more keys, some counts include several keys."""

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from pyarrow import fs
 
+from proxy.text.options import ConfigError
 from replay.capture.files import pcap, pcapng
 from replay.capture.files.formats import HEADER, Format, NotACaptureError, identify
 from replay.capture.files.pcap import RecordSearch
@@ -48,7 +49,7 @@ _One = TypeVar("_One")
 _Result = TypeVar("_Result")
 
 
-class InputError(ValueError):
+class InputError(ConfigError):
     """An input does not exist, or can't be used. The message is one line with the name of the input."""
 
 

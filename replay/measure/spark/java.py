@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from replay.environment import environment
+from proxy.text.environment import environment
 
 OLDEST: Final = 17
 """The lowest version that Spark 4 supports."""

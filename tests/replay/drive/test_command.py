@@ -1,6 +1,5 @@
 """The command, run as users run it: with this repository's captures, a model of a broker, and exit codes."""
 
-import argparse
 import asyncio
 import csv
 import json
@@ -17,8 +16,7 @@ import pytest
 from proxy.protocol.api import ApiKey
 from replay.cli import main
 from replay.drive import compare, running, target
-from replay.drive.command import add_arguments, run
-from replay.drive.security import PASSWORD_VARIABLE
+from replay.drive.options import PASSWORD_VARIABLE
 from replay.protocol.names import NAMES
 from tests.model.broker import ModelBroker
 from tests.replay.drive.serving import Served, serving
@@ -32,9 +30,7 @@ FETCHES = 322
 
 
 def drive(*arguments: str) -> int:
-    parser = argparse.ArgumentParser(prog="fetchgate replay drive", allow_abbrev=False)
-    add_arguments(parser)
-    return run(parser.parse_args(arguments))
+    return main(["drive", *arguments])
 
 
 def play(to: Served, *options: str) -> int:
@@ -229,7 +225,7 @@ def test_without_a_target_nothing_is_done(capsys: pytest.CaptureFixture[str]) ->
     assert drive(LIBRDKAFKA) == 2
     assert capsys.readouterr().err == (
         "fetchgate replay drive: --target HOST:PORT is missing; "
-        "or give --dry-run, to see what would be sent\n"
+        "or give --dry-run, to see what would be sent; see fetchgate replay drive --help\n"
     )
 
 
@@ -428,7 +424,8 @@ def test_a_table_that_may_not_be_written_is_told_before_anything_is_played(
         (capture, "it is a capture, and would be overwritten; name a new file before the captures"),
     ):
         assert drive(LIBRDKAFKA, "--dry-run", "--csv", str(table)) == 2
-        assert capsys.readouterr() == ("", f"fetchgate replay drive: --csv {table}: {why}\n")
+        told = f"fetchgate replay drive: --csv {table}: {why}; see fetchgate replay drive --help\n"
+        assert capsys.readouterr() == ("", told)
     assert capture.read_bytes() == Path(LIBRDKAFKA).read_bytes()
 
 
@@ -470,23 +467,20 @@ def test_a_file_that_is_no_capture_is_reported_and_the_others_are_played(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--target", "nowhere"], "argument --target: 'nowhere' has no port; write HOST:PORT"),
-        (["--speed", "0"], "argument --speed: '0' must be above 0"),
-        (["--rate", "-1"], "argument --rate: '-1' must be above 0"),
-        (["--loop", "1.5"], "argument --loop: '1.5' must be an integer from 1 to 2147483647"),
-        (["--connections", "0"], "argument --connections: '0' must be an integer from 1 to 2147483647"),
-        (["--max-wait", "-5"], "argument --max-wait: '-5' is not a time; give milliseconds"),
-        (["--topic-id", "events"], "argument --topic-id: 'events' is not ID=NAME"),
-        (["--include", "Fetsch"], "argument --include: 'Fetsch' is not one of AddOffsetsToTxn, "),
-        (["--offsets", "newest"], "argument --offsets: 'newest' is not one of keep, clamp, earliest, latest"),
-        (["--port", "70000"], "argument --port: '70000' must be an integer from 1 to 65535"),
+        (["--target", "nowhere"], "--target: 'nowhere' has no port; write HOST:PORT"),
+        (["--speed", "0"], "--speed: '0' must be above 0"),
+        (["--rate", "-1"], "--rate: '-1' must be above 0"),
+        (["--loop", "1.5"], "--loop: '1.5' must be an integer from 1 to 2147483647"),
+        (["--connections", "0"], "--connections: '0' must be an integer from 1 to 2147483647"),
+        (["--max-wait", "-5"], "--max-wait: '-5' is not a time; give milliseconds"),
+        (["--topic-id", "events"], "--topic-id: 'events' is not ID=NAME"),
+        (["--include", "Fetsch"], "--include: 'Fetsch' is not an API of Kafka; did you mean Fetch?"),
+        (["--offsets", "newest"], "--offsets: 'newest' is not one of keep, clamp, earliest, latest"),
+        (["--port", "70000"], "--port: '70000' must be an integer from 1 to 65535"),
     ],
 )
 def test_a_wrong_value_is_named(arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        drive(LIBRDKAFKA, *arguments)
-
-    assert left.value.code == 2
+    assert drive(LIBRDKAFKA, *arguments) == 2
     assert error in capsys.readouterr().err
 
 
@@ -591,7 +585,7 @@ def test_differences_are_allowed_only_in_a_comparison(capsys: pytest.CaptureFixt
     code = drive(LIBRDKAFKA, "--target", "127.0.0.1:1", "--allow", "missing")
 
     assert code == 2
-    assert "--allow needs --compare" in capsys.readouterr().err
+    assert "--allow has no effect alone: give --compare as well" in capsys.readouterr().err
 
 
 def test_after_the_end_of_the_capture_nothing_can_be_played(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,14 +29,15 @@ from replay.drive.compare import (
     UNCAPTURED,
     CompareFigures,
     Comparison,
-    Difference,
     Keeper,
     differs,
     render_comparison,
 )
-from replay.drive.mapping import OffsetPolicy, Overrides
+from replay.drive.differences import Difference
+from replay.drive.mapping import Overrides
+from replay.drive.options import DriveOptions, OffsetPolicy
 from replay.drive.report import DriveReport
-from replay.drive.running import PlayOptions, drive
+from replay.drive.running import drive
 from replay.drive.script import ScriptMaker
 from replay.drive.side import TargetSide, playable
 from replay.drive.target import Destination, Target
@@ -763,7 +764,7 @@ async def played_at(served: Served, **options: object) -> DriveReport:
     maker = ScriptMaker(keep=keeper.keep)
     for exchange in capture.exchanges:
         maker.add(exchange)
-    told = PlayOptions(target=served.address, speed=None, offsets=OffsetPolicy.KEEP, **options)  # type: ignore[arg-type]  # fields of PlayOptions
+    told = DriveOptions(target=served.address, speed=None, offsets=OffsetPolicy.KEEP, **options)  # type: ignore[arg-type]  # fields of DriveOptions
     return await drive(maker.finish(), told, lambda _done, _all: None, [], keeper)
 
 

@@ -1,6 +1,5 @@
 """A capture of groups, transactions and three libraries is compared with equal and with different targets."""
 
-import argparse
 import asyncio
 import json
 import threading
@@ -19,7 +18,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.fetch_layout import LAYOUTS
-from replay.drive.command import add_arguments, run
+from replay.cli import main
 from tests.integration.bystander import until
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
@@ -140,10 +139,8 @@ def compare(captured: tuple[Broker, list[str]], capsys: pytest.CaptureFixture[st
     """Return a function that compares a target. It returns the exit code and the differences not allowed."""
 
     def comparing(target: str, *more: str) -> tuple[int, dict[str, Any]]:
-        parser = argparse.ArgumentParser()
-        add_arguments(parser)
         options = ("--target", target, "--compare", "--speed", "max", "--max-wait", "500", "--json", *more)
-        code = run(parser.parse_args([*captured[1], *options]))
+        code = main(["drive", *captured[1], *options])
         report = json.loads(capsys.readouterr().out)
         rows = [row for row in report["compare"]["differences"] if not row["allowed"]]
         fetches = [row for row in report["compare"]["apis"] if row["api"] == "Fetch"]

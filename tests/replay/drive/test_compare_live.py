@@ -1,6 +1,5 @@
 """A session that the gateway captures is compared with what another real broker responds."""
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from proxy.protocol.api import ApiKey
-from replay.drive.command import add_arguments, run
+from replay.cli import main
 from tests.integration.bystander import until
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker, raw
@@ -100,10 +99,8 @@ def compare(capture: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
     """Return a function that compares a target with the capture. It returns exit code and comparison."""
 
     def comparing(target: str, captured: Path = capture) -> tuple[int, dict[str, Any]]:
-        parser = argparse.ArgumentParser()
-        add_arguments(parser)
         options = ("--target", target, "--compare", "--speed", "max", "--max-wait", "0", "--json")
-        code = run(parser.parse_args([str(captured), *options]))
+        code = main(["drive", str(captured), *options])
         found: dict[str, Any] = json.loads(capsys.readouterr().out)["compare"]
         return code, found
 

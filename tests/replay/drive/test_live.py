@@ -1,6 +1,5 @@
 """Replay plays captures of this repository with a real broker and a real gateway."""
 
-import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from replay.drive.command import add_arguments, run
+from replay.cli import main
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
@@ -41,10 +40,8 @@ def drive(topics: None, capsys: pytest.CaptureFixture[str]) -> Drive:
     """
 
     def driving(name: str, *arguments: str) -> dict[str, Any]:
-        parser = argparse.ArgumentParser()
-        add_arguments(parser)
         options = ("--speed", "max", "--max-wait", "0", "--json", *arguments)
-        assert run(parser.parse_args([str(CAPTURES / f"{name}.pcap"), *options])) == 0
+        assert main(["drive", str(CAPTURES / f"{name}.pcap"), *options]) == 0
         report: dict[str, Any] = json.loads(capsys.readouterr().out)
         return report
 

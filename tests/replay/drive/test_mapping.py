@@ -9,13 +9,13 @@ from replay.drive.asked import asked
 from replay.drive.mapping import (
     FetchMapping,
     MappedFetch,
-    OffsetPolicy,
     Overrides,
     bounds_of,
     most_leading,
     with_ids,
     without_creation,
 )
+from replay.drive.options import OffsetPolicy
 from replay.drive.script import ScriptMaker, Step
 from replay.drive.topics import Topic
 from tests.frames import EVERY_VERSION, VERSIONS, LiveExchange, fetch, live, topic_id

@@ -12,11 +12,11 @@ import pytest
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.primitives import read_compact_string
-from replay.drive.access import Access
-from replay.drive.mapping import OffsetPolicy
+from replay.drive.options import DriveOptions, OffsetPolicy
 from replay.drive.report import ApiFigures, DriveReport
-from replay.drive.running import PlayOptions, drive
+from replay.drive.running import drive
 from replay.drive.script import WRITE, Script
+from replay.drive.security import accesses
 from replay.drive.side import EARLIER
 from replay.drive.wire import TargetError
 from tests.frames import fetch
@@ -50,8 +50,8 @@ def polling(*times: float) -> Capture:
 
 
 async def play(served: Served, captured: Script, **options: object) -> DriveReport:
-    told = PlayOptions(target=served.address, speed=None)
-    return await drive(captured, replace(told, **options), lambda _done, _all: None, [])  # type: ignore[arg-type]  # fields of Options
+    told = replace(DriveOptions(target=served.address, speed=None), **{"admin": None, **options})  # type: ignore[arg-type]  # fields of Options
+    return await drive(captured, told, lambda _done, _all: None, [], accesses=accesses(told, {}))
 
 
 def all_of(report: DriveReport, side: str = "target") -> ApiFigures:
@@ -444,7 +444,7 @@ async def test_a_broker_that_stops_responding_ends_the_run() -> None:
     capture = polling(0, 1, 3_600_000)
     async with serving(model()) as served:
         served.mute = lambda frame: len(fetches(served)) == 2
-        report = await play(served, script(capture), speed=1.0, access=Access(timeout=2), max_wait=0)
+        report = await play(served, script(capture), speed=1.0, timeout=2, max_wait=0)
 
     assert (report["sent"], report["lost"], report["timed_out"]) == (2, {"target": 1}, True)
     assert f"{served.address}: no response to Fetch v11 in 2 s" in report["connection_errors"]
@@ -463,7 +463,7 @@ async def test_a_connection_without_a_response_does_not_end_the_others() -> None
             if frame[1] == 1
             else False
         )
-        report = await play(served, script(first, second), speed=1.0, access=Access(timeout=2), max_wait=0)
+        report = await play(served, script(first, second), speed=1.0, timeout=2, max_wait=0)
 
     assert (report["sent"], report["lost"], report["timed_out"]) == (21, {"target": 1}, True)
 
@@ -474,7 +474,7 @@ async def test_a_fetch_may_take_its_max_wait_more() -> None:
     async with serving(model()) as served:
         served.held_until = 2
         capture.exchanges[0].response_time = capture.exchanges[1].request_time + 1
-        report = await play(served, script(capture), speed=0.05, access=Access(timeout=1), max_wait=5000)
+        report = await play(served, script(capture), speed=0.05, timeout=1, max_wait=5000)
 
     assert (report["timed_out"], all_of(report)["answered"]) == (False, 2)
 
@@ -565,7 +565,7 @@ async def test_a_run_that_goes_on_is_stopped_at_a_time_of_the_whole_capture() ->
 async def test_a_target_that_is_not_there_is_reported_in_one_line() -> None:
     capture = polling(0)
 
-    options = PlayOptions(target=Address("127.0.0.1", 1))
+    options = DriveOptions(target=Address("127.0.0.1", 1))
     with pytest.raises(TargetError, match=r"^--target 127\.0\.0\.1:1: Connection refused$"):
         await drive(script(capture), options, lambda _done, _all: None, [])
 
@@ -593,7 +593,7 @@ async def test_a_target_that_is_no_broker_is_reported_in_one_line(response: byte
     server = await asyncio.start_server(client, "127.0.0.1", 0)
     async with server:
         host, port = server.sockets[0].getsockname()
-        options = PlayOptions(target=Address(host, port))
+        options = DriveOptions(target=Address(host, port))
         with pytest.raises(TargetError) as raised:
             await drive(script(capture), options, lambda _done, _all: None, [])
 
@@ -604,7 +604,7 @@ async def test_overrides_reach_the_target_and_progress_is_reported() -> None:
     told: Counter[tuple[int, int]] = Counter()
     capture = polling(0)
     async with serving(model()) as served:
-        options = PlayOptions(target=served.address, speed=None, max_wait=0, min_bytes=9, rate=1000.0)
+        options = DriveOptions(target=served.address, speed=None, max_wait=0, min_bytes=9, rate=1000.0)
         await drive(script(capture), options, lambda done, total: told.update([(done, total)]), [])
 
     assert [(each.max_wait_ms, each.min_bytes) for each in fetches(served)] == [(0, 9)]

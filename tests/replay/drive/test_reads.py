@@ -3,9 +3,8 @@
 import pytest
 
 from proxy.protocol.api import ApiKey
-from replay.drive.mapping import OffsetPolicy
+from replay.drive.options import TO_CAPTURED, TO_END, OffsetPolicy
 from replay.drive.report import ApiFigures, DriveReport
-from replay.drive.running import TO_CAPTURED, TO_END
 from tests.frames import fetch
 from tests.model.broker import ModelBroker
 from tests.replay.drive.captured import Capture, batch, script

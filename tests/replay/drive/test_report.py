@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from replay.drive.mapping import OffsetPolicy
+from replay.drive.options import OffsetPolicy
 from replay.drive.report import (
     DriveReport,
     figures,

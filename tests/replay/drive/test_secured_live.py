@@ -1,6 +1,5 @@
 """Replay plays captures with a real broker that requires TLS, a login, or both."""
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
-from replay.drive.command import add_arguments, run
-from replay.drive.security import PASSWORD_VARIABLE
+from replay.cli import main
+from replay.drive.options import PASSWORD_VARIABLE
 from tools.certificates import Authority
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
@@ -89,9 +88,7 @@ def drive(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
 
     def driving(*arguments: str) -> tuple[int, str, str]:
-        parser = argparse.ArgumentParser()
-        add_arguments(parser)
-        code = run(parser.parse_args([str(CAPTURE), "--max-wait", "0", "--create-topics", *arguments]))
+        code = main(["drive", str(CAPTURE), "--max-wait", "0", "--create-topics", *arguments])
         told = capsys.readouterr()
         assert PASSWORD not in told.out + told.err
         return code, told.out, told.err

@@ -1,14 +1,16 @@
 """The TLS and SASL options of `fetchgate replay drive`: their effect, and the messages if they are wrong."""
 
-import argparse
 import asyncio
 from pathlib import Path
 
 import pytest
 
 from proxy.addresses import Address
+from proxy.text.options import ConfigError
+from replay.cli import read
 from replay.drive.access import Access
-from replay.drive.security import PASSWORD_VARIABLE, SecurityError, accesses, add_arguments, warning
+from replay.drive.options import PASSWORD_VARIABLE, DriveOptions
+from replay.drive.security import accesses, warning
 from replay.drive.wire import TargetError
 from tools.certificates import Authority
 
@@ -17,11 +19,14 @@ ALONE = "has no effect alone: give --security-protocol"
 PASSWORD = {PASSWORD_VARIABLE: "from the environment"}
 
 
+def options(*arguments: str) -> DriveOptions:
+    found = read("drive", ["x.pcap", "--dry-run", *arguments], {})
+    assert isinstance(found, DriveOptions)
+    return found
+
+
 def both(*arguments: str, environ: dict[str, str] | None = None) -> tuple[Access, Access]:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--timeout", type=float, default=30.0)
-    add_arguments(parser)
-    return accesses(parser.parse_args(arguments), environ or {})
+    return accesses(options(*arguments), environ or {})
 
 
 @pytest.mark.parametrize(
@@ -36,11 +41,9 @@ def both(*arguments: str, environ: dict[str, str] | None = None) -> tuple[Access
 def test_a_password_in_plain_text_is_warned_of(
     protocols: tuple[str, ...], mechanism: str, warned: bool
 ) -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    arguments = parser.parse_args([*protocols, "--sasl-mechanism", mechanism])
+    asked = options(*protocols, "--sasl-mechanism", mechanism)
 
-    assert ("can be read on the network" in warning(arguments)) == warned
+    assert ("can be read on the network" in warning(asked)) == warned
 
 
 def test_without_options_it_is_plain_text() -> None:
@@ -72,7 +75,7 @@ def test_a_gateway_can_be_plain_text_and_its_broker_not() -> None:
 
 
 def test_a_variable_that_is_not_utf_8_is_refused() -> None:
-    with pytest.raises(SecurityError, match=f"^{PASSWORD_VARIABLE}: not UTF-8$"):
+    with pytest.raises(ConfigError, match=f"^{PASSWORD_VARIABLE}: not UTF-8$"):
         both("--security-protocol", "SASL_SSL", *USER, environ={PASSWORD_VARIABLE: "\udcff"})
 
 
@@ -87,9 +90,9 @@ def test_an_address_that_can_not_be_is_told(address: Address) -> None:
 def test_a_password_comes_from_a_file_without_its_line_end(tmp_path: Path, end: str) -> None:
     file = tmp_path / "password"
     file.write_bytes(b" from a file \xc3\xbc" + end.encode())
-    options = (*USER, "--sasl-password-file", str(file))
+    given = (*USER, "--sasl-password-file", str(file))
 
-    login = both("--security-protocol", "SASL_SSL", *options, environ=PASSWORD)[0].login
+    login = both("--security-protocol", "SASL_SSL", *given, environ=PASSWORD)[0].login
 
     assert login is not None
     assert login.password == " from a file ü"
@@ -99,9 +102,9 @@ def test_certificates_are_loaded(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     client = authority.sign("client")
     pair = ("--broker-tls-cert", str(client.cert), "--broker-tls-key", str(client.key))
-    options = ("--broker-tls-ca", str(authority.file), "--broker-tls-server-name", "kafka.example", *pair)
+    given = ("--broker-tls-ca", str(authority.file), "--broker-tls-server-name", "kafka.example", *pair)
 
-    target, _ = both("--security-protocol", "SSL", *options)
+    target, _ = both("--security-protocol", "SSL", *given)
 
     assert target.server_name == "kafka.example"
     assert target.tls is not None
@@ -151,7 +154,7 @@ def test_certificates_are_loaded(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], error: str) -> None:
-    with pytest.raises(SecurityError) as raised:
+    with pytest.raises(ConfigError) as raised:
         both(*arguments)
 
     assert str(raised.value) == error
@@ -160,7 +163,7 @@ def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], error: str) -> No
 def test_a_key_with_a_passphrase_is_refused(tmp_path: Path) -> None:
     pair = Authority(tmp_path).sign("client", passphrase="open sesame")
 
-    with pytest.raises(SecurityError, match=r"the key is encrypted; give one without a passphrase$"):
+    with pytest.raises(ConfigError, match=r"the key is encrypted; give one without a passphrase$"):
         both(
             "--security-protocol",
             "SSL",

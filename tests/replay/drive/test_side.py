@@ -11,7 +11,8 @@ import pytest
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from replay.drive.asked import asked
-from replay.drive.mapping import OffsetPolicy, Overrides
+from replay.drive.mapping import Overrides
+from replay.drive.options import OffsetPolicy
 from replay.drive.script import LeftOut, Script
 from replay.drive.side import ABSENT, CREATES, EARLIER, NAMELESS, NO_FETCH, UNSPOKEN, TargetSide, playable
 from replay.drive.target import Destination, Target

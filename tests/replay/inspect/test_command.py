@@ -145,7 +145,7 @@ def test_progress_is_shown_while_nothing_was_read_yet(
 @pytest.mark.parametrize("port", ["0", "70000"])
 def test_a_port_that_is_none(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "--port", port, str(CAPTURES / "java-100p.pcap")]) == 2
-    assert capsys.readouterr().err.startswith("fetchgate replay inspect: --port must be")
+    assert capsys.readouterr().err.startswith(f"fetchgate replay inspect: --port: '{port}' must be")
 
 
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

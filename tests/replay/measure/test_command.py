@@ -1,6 +1,6 @@
 """The command line of replay: for a wrong option, it prints one line that says where the option was set."""
 
-import argparse
+import dataclasses
 import gzip
 import json
 import os
@@ -8,15 +8,19 @@ import sys
 import tempfile
 import types
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import replay
+from proxy.text.options import ConfigError
 from replay import cli
 from replay.capture.files.sources import Source
+from replay.inspect.options import InspectOptions
 from replay.measure import command, here
 from replay.measure.collected import collect
+from replay.measure.options import MOST, MeasureOptions
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.measure.work import Work
@@ -28,11 +32,16 @@ from tests.replay.tables import CAPTURES, NO_FILTERS, rows_of, single, table
 CAPTURE = str(CAPTURES / "java-100p.pcap")
 
 
-def parsed(argv: Sequence[str], **environment: str) -> dict[str, object]:
-    parser = cli.ReplayParser("fetchgate replay measure")
-    command.add_arguments(parser)
-    parser.add_argument("--config")
-    return vars(parser.parse(argv, environment))
+def parsed(argv: Sequence[str], **environment: str) -> MeasureOptions:
+    options = cli.read("measure", argv, environment)
+    assert isinstance(options, MeasureOptions)
+    return options
+
+
+def error_of(argv: Sequence[str], **environment: str) -> str:
+    with pytest.raises(ConfigError) as raised:
+        parsed(argv, **environment)
+    return str(raised.value)
 
 
 def make_table(folder: Path) -> None:
@@ -45,8 +54,7 @@ def test_the_directory_of_a_gateway_s_options_is_not_read(tmp_path: Path) -> Non
     """FETCHGATE_CONFIG names it in the container of an injected gateway."""
     (tmp_path / "fetchgate.toml").write_text("wrong")
     assert parsed(["x.pcap"], FETCHGATE_CONFIG=str(tmp_path)) == parsed(["x.pcap"], FETCHGATE_CONFIG="")
-    with pytest.raises(SystemExit):
-        parsed(["x.pcap", "--config", str(tmp_path)])
+    assert error_of(["x.pcap", "--config", str(tmp_path)]) == f"--config {tmp_path}: Is a directory"
 
 
 @pytest.mark.parametrize(
@@ -59,25 +67,22 @@ def test_the_directory_of_a_gateway_s_options_is_not_read(tmp_path: Path) -> Non
     ],
     ids=range(4),
 )
-def test_a_file_that_cant_be_read_is_told_in_a_line(
-    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cant_be_read_is_told_in_a_line(text: str, told: str, tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(text)
-    with pytest.raises(SystemExit):
-        parsed(["x.pcap", "--config", str(file)])
-    assert capsys.readouterr().err.startswith("fetchgate replay measure: " + told.format(file=file))
+    assert error_of(["x.pcap", "--config", str(file)]).startswith(told.format(file=file))
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     (file := tmp_path / "c.toml").write_text('policy = "always"\n', encoding="utf-8-sig")
-    assert parsed(["x.pcap", "--config", str(file)])["policy"] == "always"
+    assert parsed(["x.pcap", "--config", str(file)]).policy == "always"
 
 
 def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
-        'policy = "always"\nclient = ["a", "b"]\nmaster = "file"\njson = true\nprice_per_gb = 2\n'
+        'policy = "always"\nclient = ["a", "b"]\nmaster = "file"\njson = true\n'
+        'price_per_gb = 2\ncurrency = "USD"\n'
     )
     found = parsed(
         ["x.pcap", "--client", "c"],
@@ -88,18 +93,46 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
         FETCHGATE_MAX_FETCH_BYTES="10m",
     )
 
-    assert found["client"] == ["c"]
-    assert (found["policy"], found["master"], found["json"]) == ("always", "env", "-")
-    assert (found["price_per_gb"], found["topic"], found["anonymize"]) == (2.0, ["t", "u"], False)
-    assert found["max_fetch_bytes"] == 10_485_760
+    assert found.client == ("c",)
+    assert (found.policy, found.master, found.json) == ("always", "env", "-")
+    assert (found.price_per_gb, found.topic, found.anonymize) == (2.0, ("t", "u"), False)
+    assert found.max_fetch_bytes == 10_485_760
 
 
-def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        parsed(["x.pcap"], FETCHGATE_JSON="maybe")
-    assert left.value.code == 2
-    told = "FETCHGATE_JSON or json in the file of --config: 'maybe' is not one of on, off"
-    assert told in capsys.readouterr().err
+@pytest.mark.parametrize("command", ["inspect", "measure", "drive"])
+def test_a_key_that_no_command_has_is_told(command: str, tmp_path: Path) -> None:
+    """A file may have options of the gateway and of all commands. A misspelt one has no effect."""
+    (file := tmp_path / "c.toml").write_text('sessions = "off"\ntarget = "k:1"\npolcy = "always"\n')
+    with pytest.raises(ConfigError, match=f"^polcy in {file}: no such option; did you mean policy\\?$"):
+        cli.read(command, ["x.pcap", "--config", str(file)], {})
+    file.write_text('sessions = "off"\nport = [9092]\nclient = "a,b"\ntarget = "k:1"\npolicy = "always"\n')
+    found = dataclasses.asdict(cli.read(command, ["x.pcap", "--config", str(file)], {}))
+    assert (found["port"], found.get("client", ("a", "b"))) == ((9092,), ("a", "b"))
+
+
+def test_a_value_of_a_list_may_have_commas(tmp_path: Path) -> None:
+    (file := tmp_path / "c.toml").write_text('conf = ["spark.a=b,c"]\nclient = ["a,b", "c"]\n')
+    found = parsed(["x.pcap", "--config", str(file), "--topic", "t,u"])
+    assert (found.conf, found.client, found.topic) == ((("spark.a", "b,c"),), ("a,b", "c"), ("t,u",))
+
+
+def test_a_key_may_have_any_bytes_and_names_may_not() -> None:
+    assert parsed(["x.pcap", "--anonymize-key", "\udcff"]).anonymize_key == b"\xff"
+    assert error_of(["x.pcap", "--client", "\udcff"]) == r"--client: \udcff is not UTF-8"
+
+
+def test_a_file_may_be_a_pipe(tmp_path: Path) -> None:
+    """As of a shell: ``--config <(...)``."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(pipe.write_text, 'policy = "always"\n')
+        assert parsed(["x.pcap", "--config", str(pipe)]).policy == "always"
+
+
+def test_a_switch_that_is_neither_on_nor_off_is_named() -> None:
+    told = "FETCHGATE_JSON: 'maybe' is not one of on, off, or a name that ends in .json"
+    assert error_of(["x.pcap"], FETCHGATE_JSON="maybe") == told
+    assert error_of(["x.pcap"], FETCHGATE_IN_PROCESS="2") == "FETCHGATE_IN_PROCESS: '2' is not one of on, off"
 
 
 def assert_one_line(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,7 +151,7 @@ def assert_one_line(argv: list[str], told: str, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--port", "70000"], "--port: 70000 is not a port"),
+        (["--port", "70000"], "--port: '70000' must be an integer from 1 to 65535"),
         (["--max-fetch-bytes", "10x"], "--max-fetch-bytes: '10x' is not a size; give bytes"),
         (["--max-fetch-bytes", "0"], "--max-fetch-bytes: '0' must be at least 1 byte"),
         (["--fetch-min-bytes", "0"], "--fetch-min-bytes: '0' must be at least 1 byte"),
@@ -165,9 +198,9 @@ def assert_one_line(argv: list[str], told: str, capsys: pytest.CaptureFixture[st
         (["--client-rack", "10.0.0.0/8="], "--client-rack: 10.0.0.0/8= is not CIDR=NAME"),
         (
             ["--client-rack", "10.0.0.0/8=\udcff"],
-            r"--client-rack: 10.0.0.0/8=\udcff: the name of the rack is not UTF-8",
+            r"--client-rack: 10.0.0.0/8=\udcff is not UTF-8",
         ),
-        (["--broker-rack", "1=\udcff"], r"1=\udcff: the name of the rack is not UTF-8"),
+        (["--broker-rack", "1=\udcff"], r"1=\udcff is not UTF-8"),
         (["--conf", "spark.ui.enabled"], "--conf: spark.ui.enabled is not KEY=VALUE"),
         (["--keylog", "none.log"], "--keylog none.log: No such file or directory"),
         (["--keylog", str(CAPTURES)], "captures: it is a directory; name a file"),
@@ -180,8 +213,8 @@ def assert_one_line(argv: list[str], told: str, capsys: pytest.CaptureFixture[st
         (["--parquet", "x", "--anonymize"], "--parquet writes the names"),
         (["--cooperative", "1"], "--cooperative: 1 is not a number of members (2 to 64)"),
         (["--cooperative", "9" * 5000], "9 is not a number of members (2 to 64)"),
-        (["--port", "9" * 5000], "9 is not a port (1 to 65535)"),
-        (["--port", "\u0663"], "--port: \u0663 is not a port (1 to 65535)"),
+        (["--port", "9" * 5000], "9' must be an integer from 1 to 65535"),
+        (["--port", "\u0663"], "--port: '\u0663' must be an integer from 1 to 65535"),
         (["--broker-rack", "9" * 5000 + "=a"], "9=a is not ID=NAME, such as"),
         (["--cooperative", "65"], "--cooperative: 65 is not a number of members"),
         (["--cooperative", "billing"], "--cooperative: billing is not a number"),
@@ -276,13 +309,13 @@ def test_inputs_of_which_none_can_be_read_fail_before_spark_starts(
 
 
 def test_a_key_makes_pseudonyms_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parsed(["x.pcap"])["anonymize_key"] is None
-    assert parsed(["x.pcap"], FETCHGATE_ANONYMIZE_KEY="secret")["anonymize_key"] == b"secret"
+    assert parsed(["x.pcap"]).anonymize_key is None
+    assert parsed(["x.pcap"], FETCHGATE_ANONYMIZE_KEY="secret").anonymize_key == b"secret"
 
 
 def test_the_gateways_option_of_the_same_name_is_another() -> None:
-    assert parsed(["x.pcap"], FETCHGATE_COOPERATIVE="billing")["cooperative_members"] is None
-    assert parsed(["x.pcap"], FETCHGATE_COOPERATIVE_MEMBERS="6")["cooperative_members"] == 6
+    assert parsed(["x.pcap"], FETCHGATE_COOPERATIVE="billing").cooperative_members is None
+    assert parsed(["x.pcap"], FETCHGATE_COOPERATIVE_MEMBERS="6").cooperative_members == 6
 
 
 def test_a_table_has_no_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -352,7 +385,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("replay.measure.spark.run")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    monkeypatch.setattr(Work, "size", here.MOST + 1)
+    monkeypatch.setattr(Work, "size", MOST + 1)
 
 
 SOURCES = f"in fetchgate's source folder: {sys.executable} -m pip install '.[replay]', and Java 17 or later"
@@ -434,10 +467,10 @@ def test_in_process_measures_no_table(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_module_of_our_own_that_is_missing_is_no_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "measure", ("replay.no_such_module", ""))
+    monkeypatch.setitem(cli.COMMANDS, "measure", cli.Command(InspectOptions, "replay.no_such_module", ""))
 
     with pytest.raises(ModuleNotFoundError):
-        cli.main(["measure"])
+        cli.main(["measure", "x.pcap"])
 
 
 @pytest.mark.parametrize(
@@ -459,15 +492,15 @@ def test_what_stops_a_command_is_no_stack_trace(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def run(_: argparse.Namespace) -> int:
+    def run(_: InspectOptions) -> int:
         raise raised
 
     stopped = types.ModuleType("stopped")
-    vars(stopped).update(run=run, add_arguments=lambda _: None)
+    vars(stopped).update(run=run)
     monkeypatch.setitem(sys.modules, "stopped", stopped)
-    monkeypatch.setitem(cli.COMMANDS, "x", ("stopped", ""))
+    monkeypatch.setitem(cli.COMMANDS, "x", cli.Command(InspectOptions, "stopped", ""))
 
-    assert cli.main(["x"]) == code
+    assert cli.main(["x", "x.pcap"]) == code
     assert capsys.readouterr().err == told
 
 
@@ -476,17 +509,17 @@ def test_an_interrupt_while_a_command_is_imported_is_no_stack_trace(
 ) -> None:
     (tmp_path / "interrupted_import.py").write_text("raise KeyboardInterrupt\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(cli.COMMANDS, "x", ("interrupted_import", ""))
+    monkeypatch.setitem(cli.COMMANDS, "x", cli.Command(InspectOptions, "interrupted_import", ""))
 
-    assert cli.main(["x"]) == 130
+    assert cli.main(["x", "x.pcap"]) == 130
     assert capsys.readouterr().err == ""
 
 
 def test_settings_of_spark_may_be_repeated() -> None:
     found = parsed(["x.pcap", "--conf", "spark.a=1", "--conf=spark.b=x=y"])
 
-    assert found["conf"] == [("spark.a", "1"), ("spark.b", "x=y")]
-    assert found["master"] is None
+    assert found.conf == (("spark.a", "1"), ("spark.b", "x=y"))
+    assert found.master is None
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from proxy.features.cooperative.key_hash import SPACE
 from proxy.features.cooperative.plan import Joined, cut, plan
-from replay.measure.spread import MEMBERS, MOST_KEYS, Delivered, KeyCounts, spread_row, stretches
+from replay.measure.options import MEMBERS
+from replay.measure.spread import MOST_KEYS, Delivered, KeyCounts, spread_row, stretches
 from replay.measure.typed import codec
 from tests.examples import examples
 
