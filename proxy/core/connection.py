@@ -190,10 +190,6 @@ class Connection:
         return max(request.sent_at, self.fast_path.began) + request.handler.wait
 
     @property
-    def decided(self) -> Reason | None:
-        return self._fetches.decided
-
-    @property
     def session_table(self) -> PartitionTable | None:
         """The partitions of the session. Without one, those of the last fetch that could use one, if any."""
         return self._fetches.session.table

@@ -98,8 +98,6 @@ class Asking(Protocol):
     """The part of `Fetches` that stages and the state use."""
 
     session: FetchSessionHandler
-    decided: Reason | None
-    """The reason why the last fetch did not use the session, if any."""
     eligibility: Eligibility
     """Knows the broker's features."""
     version: int
@@ -151,6 +149,8 @@ class ConnectionState:
     """When the current bytes were read, in seconds."""
     phase: Phase = Phase.NEW
     stream: Stream = Stream.FRAMES
+    decided: Reason | None = None
+    """The reason why the last fetch was forwarded without the session. None if it used the session."""
     tokens: int = 0
     """How many SASL tokens the client still sends without a header, or `UNCOUNTED`."""
     fault: Fault | None = None
@@ -345,7 +345,7 @@ class ConnectionState:
     @property
     def lacks_slot(self) -> bool:
         """Whether the last fetch has no session because all slots of the gateway are used."""
-        return self.fetches.decided is Reason.NO_SLOT
+        return self.decided is Reason.NO_SLOT
 
     # Requests to the broker
 

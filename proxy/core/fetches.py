@@ -73,10 +73,10 @@ class Fetches(Fetching):
         way = self._decide(asked, fetch)
         self.settle_memory()
         if type(way) is not Reason:
-            self.decided = None
+            self.state.decided = None
             self._send(request, *way)
             return
-        self.decided = way
+        self.state.decided = way
         self._pass(request, asked, frame, way)
         # Where there is a table, bytes that pass are added up for the next session.
         session = self.session

@@ -70,7 +70,6 @@ class Fetching:
         "_slot",
         "check_at",
         "closing",
-        "decided",
         "eligibility",
         "leaders",
         "limits",
@@ -105,8 +104,6 @@ class Fetching:
         """The number of bytes that the connection had saved when the last check was sent."""
         self.version = -1
         """The version of the last fetch that was read, or -1 before the first one."""
-        self.decided: Reason | None = None
-        """The reason why the last fetch was forwarded without the session. None if it used the session."""
         self.unused = 0
         """The number of fetches that were forwarded although there was a session, since a session last saved
         bytes. The reasons in `PASSING` do not count. A new session does not reset the number."""
@@ -139,7 +136,7 @@ class Fetching:
 
     def count_unread(self, size: int, version: int, reason: Reason) -> None:
         """Count a fetch that is forwarded without being parsed."""
-        self.decided = reason
+        self.state.decided = reason
         self.state.plans.forget_fetch()
         self.state.tally.passthrough[reason] += 1
         # Brokers take a fetch below v7 for (0, -1) (fetch-semantics 1.3). The kind of others is not known.

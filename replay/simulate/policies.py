@@ -213,12 +213,13 @@ class GatewayPolicy:
         settled = self.settle(exchange.request_time)
         self._header = exchange.request[4:8], exchange.request[REQUEST_START_BYTES : fetch.request.body]
         self._open.append(fetch)
-        connection, time = self._connection, exchange.request_time / _SECOND
+        connection, state = self._connection, self._connection.state
+        time = exchange.request_time / _SECOND
         dealt_with, passed = connection.fast_path.request(exchange.request, time)
         if not dealt_with:
             connection.receive_client(exchange.request, time)
         # After a fault the core accepts no fetch.
-        reason = connection.decided if connection.state.fault is None else None
+        reason = state.decided if state.fault is None else None
         if fetch.of_replica:  # for the core, a session of the client's own comes first
             reason = Reason.NOT_A_CONSUMER
         outcome.reason = reason.value if reason is not None else ""

@@ -118,7 +118,7 @@ def test_a_broker_that_goes_on_to_lose_partitions_gets_no_sessions_any_more() ->
             client.broker.partition("t", LOST).append(b"data")
     connection = client.gate.connection
     assert connection.tally.sessions_lost == {Loss.LEFT_OUT: 2}
-    assert (connection.decided, connection.state.session_id) == (Reason.LEFT_OUT, 0)
+    assert (connection.state.decided, connection.state.session_id) == (Reason.LEFT_OUT, 0)
     events = [event for event in connection.drain_events() if isinstance(event, Passthrough)]
     assert [event.reason for event in events] == [Reason.LEFT_OUT]
     read = client.read

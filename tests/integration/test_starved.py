@@ -85,7 +85,7 @@ def test_a_starved_entry(live: Live, version: int, isolation: int, limits: dict[
         asked = request(name, live, version, 0, isolation, **limits)
         direct = live.fetch(asked)
         got = ask(asked)
-        assert through.connection.decided is None
+        assert through.connection.state.decided is None
         assert got == direct
     finally:
         through.close()

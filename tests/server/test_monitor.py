@@ -26,7 +26,7 @@ async def test_limits_that_are_reached_are_reasons() -> None:
         await until(lambda: gate.server.links and gate.health().state == "ready")
         assert gate.server.sessions.reserve()
         assert gate.health().state == "ready", "a sidecar may have as many as it needs, and no more"
-        link_of(gate).core._fetches.decided = Reason.NO_SLOT
+        link_of(gate).core.state.decided = Reason.NO_SLOT
         slots = (
             "all 1 session slots are used, other clients' fetches are forwarded unchanged;"
             " raise --max-sessions"
