@@ -9,6 +9,7 @@ as empty, except the basic ones, such as the version and the totals: they must b
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, Final, TypeVar
 
 from proxy.addresses import LOOPED, OTHERS
@@ -81,22 +82,25 @@ def _in_words(value: Any) -> str:
 
 def _at(read: Callable[[Any], object], *path: str, default: object = _REQUIRED) -> Any:
     """Declare a field that is read from a document: the value at a path, the default if it is missing."""
-    return field(metadata={"read": read, "path": path, "default": default})
+    *outer, name = path
+
+    def found(document: Mapping[str, Any]) -> object:
+        for each in outer:
+            document = document.get(each, {})
+        return read(document[name] if default is _REQUIRED else document.get(name, default))
+
+    return field(metadata={"found": found})
+
+
+@cache
+def _declared(kind: Any) -> list[tuple[str, Callable[[Mapping[str, Any]], object]]]:
+    return [(each.name, each.metadata["found"]) for each in fields(kind) if each.metadata]
 
 
 def _filled(kind: type[_Kind], document: Mapping[str, Any], **others: object) -> _Kind:
     """Make a dataclass of the fields that are in a document, and of others."""
-    found = {each.name: _value(document, **each.metadata) for each in fields(kind) if each.metadata}  # type: ignore[arg-type] # all are dataclasses
+    found = {name: read(document) for name, read in _declared(kind)}  # type: ignore[arg-type] # a class can be hashed
     return kind(**found, **others)
-
-
-def _value(
-    document: Mapping[str, Any], *, read: Callable[[Any], object], path: tuple[str, ...], default: object
-) -> object:
-    *outer, name = path
-    for each in outer:
-        document = document.get(each, {})
-    return read(document[name] if default is _REQUIRED else document.get(name, default))
 
 
 def _optional_count(*path: str) -> Any:
