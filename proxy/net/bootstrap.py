@@ -86,9 +86,8 @@ async def ask(
                 writer.close()
         if version is None or response is None:
             return BootstrapResponse(address=address, brokers=None)
-        return BootstrapResponse(
-            address=address, brokers=brokers_of(response, version), racks=racks_of(response, version)
-        )
+        brokers, racks = brokers_of(response, version)
+        return BootstrapResponse(address=address, brokers=brokers, racks=racks)
     except TimeoutError:
         raise BootstrapError(f"{address}: {late}") from None
     except asyncio.IncompleteReadError:
@@ -176,16 +175,12 @@ def metadata_request(version: int) -> bytes:
     )
 
 
-def brokers_of(response: bytes, version: int) -> dict[int, Address]:
-    """Read the brokers from a Metadata response (v1 to v8), without those that can't be reached."""
-    return {
+def brokers_of(response: bytes, version: int) -> tuple[dict[int, Address], dict[int, str]]:
+    """Read a Metadata response (v1 to v8): the brokers that can be reached, and the racks, by node id."""
+    found, _ = read_brokers(ApiKey.METADATA, version, response)
+    brokers = {
         broker.node_id: Address(broker.host, broker.port)
-        for broker in read_brokers(ApiKey.METADATA, version, response)[0]
+        for broker in found
         if can_be_reached(broker.node_id, broker.host, broker.port)
     }
-
-
-def racks_of(response: bytes, version: int) -> dict[int, str]:
-    """Read the racks of the brokers that have one from a Metadata response (v1 to v8)."""
-    brokers, _ = read_brokers(ApiKey.METADATA, version, response)
-    return {broker.node_id: broker.rack for broker in brokers if broker.rack}
+    return brokers, {broker.node_id: broker.rack for broker in found if broker.rack}

@@ -14,7 +14,6 @@ from proxy.net.bootstrap import (
     brokers_of,
     metadata_request,
     metadata_version,
-    racks_of,
 )
 from proxy.net.resolve import Resolver
 from proxy.protocol.primitives import ProtocolError
@@ -67,9 +66,8 @@ def test_brokers_are_read_at_every_version() -> None:
     brokers = [_broker(1, b"kafka-1", 9092), _broker(2, b"10.0.0.2", 9093, b"rack")]
     expected = {1: Address("kafka-1", 9092), 2: Address("10.0.0.2", 9093)}
 
-    assert brokers_of(_metadata(*brokers), 1) == expected
-    assert brokers_of(_metadata(*brokers, throttle=b"\x00\x00\x00\x07"), 3) == expected
-    assert racks_of(_metadata(*brokers), 1) == {2: "rack"}
+    assert brokers_of(_metadata(*brokers), 1) == (expected, {2: "rack"})
+    assert brokers_of(_metadata(*brokers, throttle=b"\x00\x00\x00\x07"), 3) == (expected, {2: "rack"})
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,8 @@ def test_brokers_are_read_at_every_version() -> None:
     ],
 )
 def test_a_broker_to_which_nobody_can_connect_is_left_out(broker: bytes) -> None:
-    assert brokers_of(_metadata(_broker(1, b"kafka", 65535), broker), 1) == {1: Address("kafka", 65535)}
+    known, _ = brokers_of(_metadata(_broker(1, b"kafka", 65535), broker), 1)
+    assert known == {1: Address("kafka", 65535)}
 
 
 def _cluster(metadata: bytes) -> Callable[[bytes], bytes]:
