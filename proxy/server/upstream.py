@@ -89,8 +89,8 @@ class Upstream:
             return self._refuse(
                 "a client connected to --listen directly; in transparent mode it must connect to a broker"
             )
-        host, port = host_and_port(link.client_address)
-        if (port, destination) in self.outbound and is_own(host):
+        port = int(link.client_address.rpartition(":")[2] or 0)
+        if (port, destination) in self.outbound and is_own(link.client_host):
             self._looped_at = monotonic()
             return self._refuse(_LOOP)
         return number
@@ -202,9 +202,3 @@ class Upstream:
 
     def problems(self) -> list[str]:
         return [_LOOP] if monotonic() - self._looped_at < LOOP_SECONDS else []
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Split a client's address, in the format of `str(Address)`, into host and port."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port or 0)

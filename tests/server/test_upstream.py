@@ -32,7 +32,7 @@ async def test_readyz_tells_of_a_loop_whatever_was_refused_after_it(monkeypatch:
         upstream = gate.server.upstream
         upstream.outbound.add((40_000, there))
         link = Link(gate.server, None)
-        link.client_address = "127.0.0.1:40000"
+        link.client_address, link.client_host = "127.0.0.1:40000", "127.0.0.1"
         assert upstream.broker_of(link, Redirected()) == LOOPED
         destination[0] = Address("127.0.0.1", gate.server.brokers.listen.port)
         link.client_address = "127.0.0.1:40001"
