@@ -429,11 +429,6 @@ class Config(Section):
     def is_transparent(self) -> bool:
         return self.transparent != "off"
 
-    @property
-    def shares_port(self) -> bool:
-        """Whether the brokers of a host template share one listener. The client's SNI selects the broker."""
-        return self.tls_cert is not None
-
 
 _GROUPS: Final = {
     "bootstrap": "connect",

@@ -15,7 +15,7 @@ from rich.live import Live
 from proxy.dashboard.asking import UnreachableError, ask_for_report
 from proxy.dashboard.choice import ERASE, ESCAPE, Listed, press
 from proxy.dashboard.fleet import SORTS, WORST_FIRST, Fleet, GatewayRow, chosen, has_meaning
-from proxy.dashboard.fleet_view import frame, height_of_page, page
+from proxy.dashboard.fleet_view import frame, page
 from proxy.dashboard.gateways import Gateways
 from proxy.dashboard.screen import Size
 from proxy.dashboard.snapshot import Snapshot
@@ -131,7 +131,8 @@ class FleetScreen:
         found = chosen(self._rows, self._choice)
         size = size_of(self._live)
         lines = len(page(self._rows, self._choice, size.width))
-        per_page = (size.room(keys=True) or 1) if self._choice.paged else height_of_page(size)
+        room = size.room(keys=True) or 1
+        per_page = room if self._choice.paged else max(room // 2, 1)
         names = [row.name for row in found]
         listed = Listed(keys=names, lines=lines, page=per_page, sorts=tuple(SORTS))
         self._choice = press(self._choice, key, listed)

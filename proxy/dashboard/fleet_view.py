@@ -78,11 +78,6 @@ def page(rows: Iterable[GatewayRow], choice: Selection, width: int) -> list[Text
     ]
 
 
-def height_of_page(size: Size) -> int:
-    """Return by how many rows the keys for a page move."""
-    return max((size.room(keys=True) or 1) // 2, 1)
-
-
 def _screen(
     rows: Sequence[GatewayRow], choice: Selection, size: Size, *, room: int | None, without: int
 ) -> list[Text]:

@@ -67,7 +67,7 @@ class BrokerRegistry:
         if config.listen_ports is not None:
             self._ports = FreePorts(config.listen_ports, {config.listen.port, *self._rule.single.values()})
         self._in_use: Callable[[], Collection[int]] = tuple
-        self._shares = config.shares_port
+        self._shares = config.tls_cert is not None
         """Whether the brokers of a host template share one listener, at the template's port. Then the server
         name in TLS (SNI) selects the broker."""
         self._shared = Address(config.listen.host, self._rule.template_port)
