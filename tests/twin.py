@@ -146,8 +146,9 @@ class Twin:
         return due
 
     def _mirror(self) -> None:
-        for name in ("on", "off_for", "crowded", "max_sessions", "generation", "keep_order", "chance"):
-            setattr(self._others, name, getattr(self._sessions, name))
+        for name in SessionLimits.__slots__:
+            if name != "used":
+                setattr(self._others, name, getattr(self._sessions, name))
 
     def _compare(self, *, to_client: bytes = b"", to_broker: bytes = b"") -> None:
         on, off = self._on, self._off

@@ -14,9 +14,10 @@ A fetch there and back:
 5. `ConnectionState.send` sends the frame. `Connection.drain_broker` gives it to the shell.
 6. `Connection.receive_broker` gets the response. `FastPath.response` answers if a plan expects it. Otherwise
    `Connection` gives the bytes to the handler of the request: `Handler.feed`.
-7. An `ExpandedFetch` lets the session judge them (`Fetching.judge`), and makes the client's response from the
-   table of partitions (`expand`, `Rotation.expand`). If the response can't be used, `Fetching.arrange_resend`
-   notes how to send the fetch again, and `Fetches.send_again` puts a new handler into the same `InFlight`.
+7. An `ExpandedFetch` lets the session judge them (`SentFetch._judge`), and makes the client's response from
+   the table of partitions (`expand`, `Rotation.expand`). If the response can't be used,
+   `SentFetch._arrange_resend` notes how to send the fetch again, and `Fetches.send_again` puts a new handler
+   into the same `InFlight`.
 8. `SideTally.add_fetches` and `SideTally.add_responses` count, called by handlers and plans alike. If the
    next exchange may be alike, `Plans` keeps a `ForwardPlan` or a `SessionPlan` until its generation ends.
 9. `ResponseQueue.in_turn` keeps responses in the order of their requests. `Connection.drain_client` gives

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from proxy.core.savings import Savings
@@ -17,8 +18,7 @@ from proxy.session.handler import FetchSessionHandler
 class SessionLimits:
     """The session switch, and the session slots that the gateway uses at brokers. All connections share it.
 
-    A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22). Change the
-    switch with `reload`, so that plans of the fast path see it.
+    A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22).
 
     Args:
         off_for: client ids whose fetches use no session.
@@ -28,13 +28,13 @@ class SessionLimits:
     """
 
     __slots__ = (
+        "_keep_order",
+        "_off_for",
+        "_on",
         "chance",
         "crowded",
         "generation",
-        "keep_order",
         "max_sessions",
-        "off_for",
-        "on",
         "used",
     )
 
@@ -48,9 +48,7 @@ class SessionLimits:
         chance: Callable[[], float] = without_chance,
     ) -> None:
         self.max_sessions = max_sessions
-        self.on = on
-        self.off_for = off_for
-        self.keep_order = keep_order
+        self._on, self._off_for, self._keep_order = on, off_for, keep_order
         self.generation = 0
         """How many times options were reloaded. A plan of the fast path is used only in the generation in
         which its fetch was decided."""
@@ -62,21 +60,35 @@ class SessionLimits:
         """The number of session slots that the gateway uses or has requested."""
 
     def __repr__(self) -> str:
-        return f"<SessionLimits used={self.used}/{self.max_sessions} on={self.on}>"
+        return f"<SessionLimits used={self.used}/{self.max_sessions} on={self._on}>"
 
     def reload(
         self, *, on: bool = True, off_for: frozenset[str] = frozenset(), keep_order: bool = False
     ) -> None:
         """Apply the options after a reload of any option, those of features as well."""
-        self.on, self.off_for, self.keep_order = on, off_for, keep_order
+        self._on, self._off_for, self._keep_order = on, off_for, keep_order
         self.generation += 1
+
+    # The switch is changed by `reload` alone: else plans of the fast path would not see it.
+
+    @property
+    def on(self) -> bool:
+        return self._on
+
+    @property
+    def off_for(self) -> frozenset[str]:
+        return self._off_for
+
+    @property
+    def keep_order(self) -> bool:
+        return self._keep_order
 
     @property
     def left(self) -> bool:
         return self.used < self.max_sessions
 
     def allowed(self, client_id: str) -> bool:
-        return self.on and client_id not in self.off_for
+        return self._on and client_id not in self._off_for
 
     def reserve(self) -> bool:
         if not self.left:
@@ -88,6 +100,7 @@ class SessionLimits:
         self.used -= 1
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class BrokerVersions:
     """The features of the broker at one address, shared by the connections to it.
 
@@ -95,11 +108,8 @@ class BrokerVersions:
     the broker, because an upgrade closes that connection.
     """
 
-    __slots__ = ("__weakref__", "_said_to", "features")
-
-    def __init__(self) -> None:
-        self.features: Features | None = None
-        self._said_to: object = None
+    features: Features | None = None
+    _said_to: object = None
 
     def __repr__(self) -> str:
         return f"<BrokerVersions {self.features}>"
@@ -125,47 +135,36 @@ _KEEPING_VERSION: Final = 12
 6.3)."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Eligibility:
     """Decides whether a session may be used on one connection."""
 
-    __slots__ = (
-        "_native",
-        "_sessions",
-        "_versions",
-        "features",
-        "floods",
-        "full_when_throttled",
-        "given",
-        "large",
-        "never",
-        "savings",
-        "slots",
-        "starves",
-    )
+    sessions: SessionLimits
+    versions: BrokerVersions = field(default_factory=BrokerVersions)
+    savings: Savings = field(default_factory=Savings)
+    slots: SlotBackoff = field(init=False)
+    features: Features | None = None
+    """The features from the last ApiVersions response on this connection. None if there was no response, or
+    if it was an error or was not understood."""
+    _native: bool = False
+    """Whether the client uses sessions of its own."""
+    floods: bool = False
+    """Whether the client requests a session with each fetch, but never uses the session."""
+    given: int = 0
+    """The session id that the broker gave after the client itself sent session id 0 and epoch 0."""
+    large: bool = False
+    """Whether the last fetch response was large. If so, the client is catching up."""
+    starves: bool = False
+    """Whether the last responses may have had no room for all available records. Only --keep-order sets
+    this."""
+    full_when_throttled: bool = False
+    """Whether a throttled response had entries. If so, this broker does not empty responses when it throttles
+    (KIP-219)."""
+    never: Reason | None = None
+    """The reason why no later fetch of this connection may use a session."""
 
-    def __init__(self, sessions: SessionLimits, versions: BrokerVersions | None = None) -> None:
-        self._sessions = sessions
-        self._versions = versions or BrokerVersions()
-        self._native = False
-        self.savings = Savings()
-        self.slots = SlotBackoff(sessions.chance)
-        self.features: Features | None = None
-        """The features from the last ApiVersions response on this connection. None if there was no response,
-        or if it was an error or was not understood."""
-        self.floods = False
-        """Whether the client requests a session with each fetch, but never uses the session."""
-        self.given = 0
-        """The session id that the broker gave after the client itself sent session id 0 and epoch 0."""
-        self.large = False
-        """Whether the last fetch response was large. If so, the client is catching up."""
-        self.starves = False
-        """Whether the last responses may have had no room for all available records. Only --keep-order sets
-        this."""
-        self.full_when_throttled = False
-        """Whether a throttled response had entries. If so, this broker does not empty responses when it
-        throttles (KIP-219)."""
-        self.never: Reason | None = None
-        """The reason why no later fetch of this connection may use a session."""
+    def __post_init__(self) -> None:
+        self.slots = SlotBackoff(self.sessions.chance)
 
     def observe(self, fetch: FetchRequest) -> bool:
         """Note from a fetch how the client uses sessions. Return True if now it is known not to use its own.
@@ -190,12 +189,12 @@ class Eligibility:
         """Note the features from an ApiVersions response. None if it was an error or not understood."""
         self.features = features
         if features is not None:
-            self._versions.remember(self, features)
+            self.versions.remember(self, features)
 
     @property
     def known(self) -> Features | None:
         """The features, learned on this or on another connection. None if unknown."""
-        return self.features or self._versions.features
+        return self.features or self.versions.features
 
     def features_for(self, fetch: FetchRequest) -> Features | None:
         """Return the broker's features for a fetch. None if the broker must be asked first.
@@ -207,7 +206,7 @@ class Eligibility:
         """
         if self.features is not None:
             return self.features
-        features = self._versions.features
+        features = self.versions.features
         if features is None or (fetch.layout.version < _KEEPING_VERSION and _fences(fetch)):
             return None
         return features
@@ -223,7 +222,7 @@ class Eligibility:
             return Reason.NATIVE
         if self.never is not None:
             return self.never
-        if not self._sessions.allowed(client_id):
+        if not self.sessions.allowed(client_id):
             return Reason.SESSIONS_OFF
         # Fetch-semantics, traps 1 and 2 (case 90).
         if fetch.unsupported_reason:
@@ -248,9 +247,9 @@ class Eligibility:
         if self.large:
             return Reason.CATCHING_UP
         # A session serves partitions in an order of its own (fetch-semantics 4, trap 25a).
-        if self.starves and self._sessions.keep_order:
+        if self.starves and self.sessions.keep_order:
             return Reason.KEEP_ORDER
-        if self._sessions.crowded:
+        if self.sessions.crowded:
             return Reason.MEMORY
         if self.savings.rests:
             return Reason.RESTING

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from proxy.core.events import FetchKind
-from proxy.core.fetching import RESENDS, STREAM_FROM, Fetching
+from proxy.core.fetching import RESENDS, STREAM_FROM, Fetching, SentFetch
 from proxy.core.forwarded_fetch import NOT_UNDERSTOOD
-from proxy.core.in_flight import ClientFetch, FetchHandler, Handler, InFlight
+from proxy.core.in_flight import ClientFetch, Handler, InFlight
 from proxy.core.plans import ENTRY_HEAD, EntryTemplate, FetchPlan, FetchTemplate
 from proxy.protocol.api import REQUEST_CORRELATION_ID, RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES, ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS, Rows
@@ -29,13 +29,13 @@ from proxy.session.state import Action, SessionState
 _UNKNOWN_TAGS: Final = "a response has tags that are not known"
 
 
-class ExpandedFetch(FetchHandler):
+class ExpandedFetch(SentFetch):
     """Buffers a response until it is complete, and expands it to a full response.
 
     It answers an incremental fetch, or a full fetch of v4 to v6 that requests a session.
     """
 
-    __slots__ = ("_cut", "_fetching", "_first", "_frame", "_learns", "_rows", "buffered")
+    __slots__ = ("_cut", "_first", "_frame", "_learns", "_rows")
     expands = True
 
     def __init__(
@@ -50,8 +50,7 @@ class ExpandedFetch(FetchHandler):
         rows: Rows | None = None,
         learns: bool = False,
     ) -> None:
-        super().__init__(asked, sent, partitions, session_id)
-        self._fetching = fetching
+        super().__init__(fetching, asked, sent, partitions, session_id)
         self._first = first
         """The row in the session's table with which the fetch begins, if it only rotates the list."""
         self._rows = rows
@@ -60,28 +59,17 @@ class ExpandedFetch(FetchHandler):
         """Whether the fetch may become a plan."""
         self._frame: Received | None = None
         """The received bytes. None if no bytes have arrived, or if they were dropped."""
-        self.buffered = 0
         self._cut = 0
         """The number of entries whose bytes were already found by `_cut_entries`."""
 
-    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        fetching = self._fetching
-        tally = fetching.state.tally
-        tally.broker.fetch_response_bytes += len(chunk)
-        self.received += len(chunk)
+    def _read(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         if self.understood:
             self._keep(chunk, whole=last and self.received == len(chunk))
         if not last:
             return []
         pieces = self._expanded()
         self._drop()
-        fetching.arrived(self)
-        if self.asked.direct:
-            tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
-
-    def end(self, request: InFlight) -> bool:
-        return self._fetching.finish(self, request)
 
     # The bytes
 
@@ -90,8 +78,7 @@ class ExpandedFetch(FetchHandler):
             self._frame = Received()
         self._frame.append(chunk)
         self.buffered += len(chunk)
-        plans = self._fetching.state.plans
-        if whole and (known := plans.empty(chunk)) is not None:
+        if whole and (known := self._fetching.state.plans.empty(chunk)) is not None:
             self.walk = known
             return
         if self.walk is None:
@@ -104,7 +91,7 @@ class ExpandedFetch(FetchHandler):
             self._drop()
             return
         if whole:
-            plans.learn_empty(chunk, self.walk)
+            self._fetching.state.plans.learn_empty(chunk, self.walk)
         else:
             self._cut_entries(self._fetching.session.take(self.walk))
 
@@ -130,41 +117,42 @@ class ExpandedFetch(FetchHandler):
         fetching, walk, session = self._fetching, self.walk, self._fetching.session
         plans = fetching.state.plans
         if walk is not None:
-            fetching.note_throttle(walk)
+            self._note_throttle(walk)
         learns = self._learns and self.asked.generation == plans.generation
         plans.forget_fetch()  # its assumptions may change here
         full = session.state is _REQUESTED
         if walk is None or not self.understood or not walk.done:
             session.renew(walk.session_id if full and walk is not None else 0)
-            fetching.lost(self, 0, SessionResult(Action.RESEND_SESSIONLESS, NOT_UNDERSTOOD))
+            self._lost(0, SessionResult(Action.RESEND_SESSIONLESS, NOT_UNDERSTOOD))
             return []
         if walk.tagged:
             # An expanded response would lose them (law 2). The client gets an unchanged response instead.
-            fetching.leave_tags()
+            self._never(Reason.TAGS)
             session.renew()
-            fetching.lost(self, 0, SessionResult(Action.RESEND_SESSIONLESS, _UNKNOWN_TAGS))
+            self._lost(0, SessionResult(Action.RESEND_SESSIONLESS, _UNKNOWN_TAGS))
             return []
-        result = fetching.judge(walk)
+        result = self._judge(walk)
         # v4 to v6: a v7 response of other partitions can't be forwarded unchanged (fetch-semantics, trap 4).
         if result.action is _COMPLETE_NO_SESSION:
             result.action = Action.RESEND_SESSIONLESS
         if full:
-            fetching.answered(self, walk, result)
+            self._answered(walk, result)
         elif result.action is not _EXPAND and result.action in RESENDS:
-            fetching.lost(self, walk.error_code, result)
+            self._lost(walk.error_code, result)
         elif fetching.limits.keep_order and result.action is _EXPAND:
             self._keep_order(walk, result)
         if self.resend is not None:
-            fetching.count(self, walk, 0)
+            self._count(walk, 0)
             return []
-        pieces, size, partitions = self._full(walk, result)
-        self._settle(walk, size, full=full)
+        fetch = self.asked.parsed
+        pieces, size, partitions = self._full(fetch, walk, result)
+        self._settle(fetch, walk, size, full=full)
         if not full and result.errors:
-            fetching.note_uncached(result)
+            self._note_uncached(result)
         # If `unused` is not 0, the core resets it at the next saving.
         if learns and not full and not fetching.unused:
             self._learn_plan(walk, result)
-        fetching.count(self, walk, partitions)
+        self._count(walk, partitions)
         return pieces
 
     def _keep_order(self, walk: FetchResponseWalk, result: SessionResult) -> None:
@@ -178,12 +166,14 @@ class ExpandedFetch(FetchHandler):
         # lost: the fetch is sent again with the same offsets. The session continues.
         fetching.state.tally.passthrough[Reason.KEEP_ORDER] += 1
         fetching.eligibility.starves = True
-        fetching.note_lost(self)
-        fetching.arrange_resend(self, full=False)
+        self._note_lost()
+        self._arrange_resend(full=False)
 
-    def _full(self, walk: FetchResponseWalk, result: SessionResult) -> tuple[list[Buffer], int, int]:
+    def _full(
+        self, fetch: FetchRequest, walk: FetchResponseWalk, result: SessionResult
+    ) -> tuple[list[Buffer], int, int]:
         """Return the client's response in pieces, its size, and its number of partitions."""
-        fetch, session = self.asked.parsed, self._fetching.session
+        session = self._fetching.session
         layout, correlation_id = LAYOUTS[self.asked.version], fetch.frame[REQUEST_CORRELATION_ID]
         tags = self._tags(walk)
         table, rotation = session.table, session.rotation
@@ -245,14 +235,14 @@ class ExpandedFetch(FetchHandler):
         tags, rewriting = b"".join(self._frame.span(walk.tags_at, self.received)), self._fetching.rewriting
         return rewriting.tags(tags, walk.tags) if self.asked.version >= rewriting.tags_from else tags
 
-    def _settle(self, walk: FetchResponseWalk, size: int, *, full: bool) -> None:
+    def _settle(self, fetch: FetchRequest, walk: FetchResponseWalk, size: int, *, full: bool) -> None:
         """Note the bytes that the exchange saved. The client's response has this size."""
-        fetching, fetch = self._fetching, self.asked.parsed
+        fetching = self._fetching
         savings = fetching.eligibility.savings
         spared = size - self.received
         saved = len(fetch.frame) - self.sent + spared
         if full:
-            fetching.note_rest(rests=savings.settle(saved))
+            self._note_rest(rests=savings.settle(saved))
             return
         rests = savings.answered(saved, walk.partitions)
         if self._first < 0 and walk.partitions:
@@ -260,7 +250,7 @@ class ExpandedFetch(FetchHandler):
             savings.tore(fetch.partitions, walk.partitions, spared, fetch.layout, wide)
         if saved > 0:
             fetching.unused = 0
-        fetching.note_rest(rests=rests)
+        self._note_rest(rests=rests)
 
     # The next fetches
 

@@ -1,9 +1,11 @@
 """The session of one connection with its broker, as all fetches of the connection share it. Sans-IO.
 
-`Fetching` is what the handlers of fetches know of `Fetches`. It notes what each response means for the
-session, arranges to send a fetch again, checks the session, and closes it.
+`Fetching` is what the handlers of fetches know of `Fetches`. It checks the session, and closes it.
+`SentFetch` is what these handlers share: it notes what a response means for the session, and arranges to send
+a fetch again.
 """
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from proxy.core.connection_state import ConnectionState
@@ -27,7 +29,7 @@ from proxy.protocol.api import REQUEST_START_BYTES, ErrorCode
 from proxy.protocol.fetch_layout import SESSION_VERSION
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Listing, no_waiting
 from proxy.protocol.fetch_response import FetchResponseWalk
-from proxy.protocol.primitives import read_string
+from proxy.protocol.primitives import Buffer, read_string
 from proxy.session.decision import FOR_GOOD, PASSING, Reason
 from proxy.session.handler import FetchSessionHandler, SessionResult
 from proxy.session.partitions import memory_of
@@ -57,65 +59,38 @@ _PROBE_CORRELATION_ID: Final = 0x6667_6174
 _RESTS: Final = "resting: sessions cost more than they saved"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Fetching:
     """What the fetches of one connection share."""
 
-    __slots__ = (
-        "_check_due_at",
-        "_check_paid_at",
-        "_close_frame",
-        "_close_id_at",
-        "_memory",
-        "_probed",
-        "_slot",
-        "check_at",
-        "closing",
-        "eligibility",
-        "leaders",
-        "limits",
-        "rewriting",
-        "session",
-        "state",
-        "unused",
-        "version",
-    )
-
-    def __init__(
-        self,
-        state: ConnectionState,
-        limits: SessionLimits,
-        eligibility: Eligibility,
-        rewriting: Rewriting,
-        leaders: Leaders,
-    ) -> None:
-        self.state = state
-        self.limits = limits
-        self.eligibility = eligibility
-        self.rewriting = rewriting
-        self.leaders = leaders
-        self.session = FetchSessionHandler()
-        self.closing = False
-        """Whether the client sends no more fetches. If so, a fetch that is sent again does not use a
-        session."""
-        self.check_at = 0.0
-        """The next time, in seconds, at which `look` decides whether to check the session."""
-        self._check_due_at = 0.0
-        self._check_paid_at = 0
-        """The number of bytes that the connection had saved when the last check was sent."""
-        self.version = -1
-        """The version of the last fetch that was read, or -1 before the first one."""
-        self.unused = 0
-        """The number of fetches that were forwarded although there was a session, since a session last saved
-        bytes. The reasons in `PASSING` do not count. A new session does not reset the number."""
-        self._memory = 0
-        """The bytes of the memory limit that are reserved for the table."""
-        self._probed = False
-        """Whether the gateway itself has sent an ApiVersions request on this connection."""
-        self._slot = False
-        """Whether the connection holds one of the process's session slots (--max-sessions)."""
-        self._close_frame = b""
-        """Closes a session. Made from a client's fetch; the session id is inserted when it is sent."""
-        self._close_id_at = 0
+    state: ConnectionState
+    limits: SessionLimits
+    eligibility: Eligibility
+    rewriting: Rewriting
+    leaders: Leaders
+    session: FetchSessionHandler = field(default_factory=FetchSessionHandler)
+    closing: bool = False
+    """Whether the client sends no more fetches. If so, a fetch that is sent again does not use a
+    session."""
+    check_at: float = 0.0
+    """The next time, in seconds, at which `look` decides whether to check the session."""
+    _check_due_at: float = 0.0
+    _check_paid_at: int = 0
+    """The number of bytes that the connection had saved when the last check was sent."""
+    version: int = -1
+    """The version of the last fetch that was read, or -1 before the first one."""
+    unused: int = 0
+    """The number of fetches that were forwarded although there was a session, since a session last saved
+    bytes. The reasons in `PASSING` do not count. A new session does not reset the number."""
+    _memory: int = 0
+    """The bytes of the memory limit that are reserved for the table."""
+    _probed: bool = False
+    """Whether the gateway itself has sent an ApiVersions request on this connection."""
+    _slot: bool = False
+    """Whether the connection holds one of the process's session slots (--max-sessions)."""
+    _close_frame: bytes = b""
+    """Closes a session. Made from a client's fetch; the session id is inserted when it is sent."""
+    _close_id_at: int = 0
 
     # A fetch
 
@@ -159,150 +134,9 @@ class Fetching:
         self.state.tally.probe_bytes += len(frame)
         self.state.send(own(frame, Probe(self.state, self.eligibility)), frame)
 
-    # Its response
-
-    def arrived(self, handler: FetchHandler) -> None:
-        """Note that all bytes of a response have arrived: for the next fetch, the session and the slot."""
-        again, walk, session = handler.resend is not None, handler.walk, self.session
-        # The client is catching up: its next response is to stream (case 91).
-        self.eligibility.large = handler.received >= STREAM_FROM and not again
-        if walk is not None and walk.leaders:
-            self.leaders.learn(walk.leaders)
-        if session.state is _CLOSED:
-            session.drop()
-            self._release_slot()
-        elif self.closing and session.has_session and session.state is not SessionState.CLOSING:
-            self._close(_CONNECTION_ENDS)
-        elif not session.session_id and not session.outstanding and not again:
-            self._release_slot()
-        self.settle_memory()
-
-    def finish(self, handler: FetchHandler, request: InFlight) -> bool:
-        """End a response. Return False if the fetch is sent again, as `arrange_resend` may have arranged."""
-        state, asked, again = self.state, handler.asked, handler.resend is not None
-        for stage in state.stages:
-            stage.on_fetched(handler)
-        listed = NOT_COUNTED if asked.fetch is None or again else asked.fetch.partitions
-        state.meter.note_fetch(request.sent_at, sent=handler.partitions, asked=listed, unseen=again)
-        # A fetch that is sent again keeps its place; later responses wait (fetch-semantics, trap 17; case
-        # 84).
-        if again:
-            state.meter.note_repeat(state.now - request.sent_at)
-            if asked.attempts == 1:
-                state.queue.resending += 1
-            self.send_again(request, handler)
-            return False
-        if asked.attempts:
-            state.queue.resending -= 1
-        return True
-
-    def count(self, handler: FetchHandler, walk: FetchResponseWalk, partitions: int) -> None:
-        """Count the contents of a response. The client's form of it has this many partitions."""
-        self.state.tally.broker.add_responses(walk.partitions, walk.record_bytes)
-        # `ClientSessions` counts what it makes itself of a response.
-        if partitions and handler.asked.listed and handler.resend is None:
-            self.state.tally.client.add_responses(partitions, walk.record_bytes)
-
-    # What a response means for the session
-
-    def judge(self, walk: FetchResponseWalk) -> SessionResult:
-        features = self.eligibility.features
-        # Kafka 1.1 delays the whole response instead: an empty response means that nothing is new
-        # (fetch-semantics 2.8 and 6.3).
-        empties = features is None or features.throttles_by_emptying
-        return self.session.handle(walk, empties=empties and not self.eligibility.full_when_throttled)
-
-    def answered(self, handler: FetchHandler, walk: FetchResponseWalk, result: SessionResult) -> None:
-        """Note the response to a fetch that requested a session."""
-        session, state = self.session, self.state
-        if result.action in RESENDS:
-            self.lost(handler, walk.error_code, result)
-        elif session.has_session:
-            self.eligibility.slots.made(state.now)
-            self._arrange_check()
-            partitions = session.table.size if session.table is not None else 0
-            state.events.append(SessionMade(session_id=session.session_id, partitions=partitions))
-            self.note_uncached(result)
-        elif result.action is Action.COMPLETE:
-            # Id 0: no slot (fetch-semantics 2.7, trap 22; case 95).
-            state.tally.refusals += 1
-            self.eligibility.slots.denied(state.now)
-            self._report_no_slot()
-
-    def _report_no_slot(self) -> None:
-        slots = self.eligibility.slots
-        if not slots.reported:
-            slots.reported = True
-            self.state.events.append(SessionRefused())
-
-    def lost(self, handler: FetchHandler, code: int, result: SessionResult) -> None:
-        """Note that a session was lost or refused, and arrange to send the fetch again."""
-        tally = self.state.tally
-        if code:
-            tally.session_errors[code] += 1
-        if result.loss is not None:
-            tally.sessions_lost[result.loss] += 1
-            # Else the client would not get the records of partitions that the broker leaves out.
-            if result.loss is Loss.LEFT_OUT and tally.sessions_lost[Loss.LEFT_OUT] > 1:
-                self._never(Reason.LEFT_OUT)
-        self.state.events.append(
-            SessionLost(session_id=handler.session_id or 0, error_code=code, reason=result.reason)
-        )
-        self.note_lost(handler)
-        again = result.action is Action.RESEND_FULL
-        if again and code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
-            slots, now = self.eligibility.slots, self.state.now
-            slots.denied(now)
-            if slots.waits(now):
-                again = False
-                self._report_no_slot()
-        self.arrange_resend(handler, full=again)
-
-    def arrange_resend(self, handler: FetchHandler, *, full: bool) -> None:
-        """Arrange to send a fetch once more. No part of its response has been sent to the client.
-
-        After a second failure, or when the connection ends, it is sent without a session, so that no session
-        error is possible. Otherwise `full` requests a new session, if possible.
-        """
-        # `finish` sends it. fetch-semantics 6.13, step 4; trap 6 (conformance case 71). The fetch keeps its
-        # place (trap 17, case 84).
-        asked = handler.asked
-        asked.attempts += 1
-        again = full and asked.attempts == 1 and not self.closing and self.session.table is not None
-        handler.resend = Action.RESEND_FULL if again else Action.RESEND_SESSIONLESS
-
-    def note_lost(self, handler: FetchHandler) -> None:
-        """Count the bytes of a fetch and of its response as lost, because the fetch has to be sent again."""
-        self.note_rest(rests=self.eligibility.savings.settle(-handler.sent - handler.received))
-
-    def note_rest(self, *, rests: bool) -> None:
-        if rests:
-            self.state.events.append(Passthrough(reason=_RESTS))
-
-    def note_throttle(self, walk: FetchResponseWalk) -> None:
-        """Note whether this broker sends entries when it throttles. Kafka 2.0 and later send none."""
-        if walk.throttle_time_ms > 0 and walk.partitions and not walk.error_code:
-            self.eligibility.full_when_throttled = True
-
-    def note_uncached(self, result: SessionResult) -> None:
-        # A session may leave out a partition that has such an error, so this connection uses no session
-        # (fetch-semantics, trap 7).
-        if not _UNCACHED_ERRORS.isdisjoint(result.errors):
-            self.eligibility.never = Reason.UNCACHED_ERRORS
-            self.state.events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
-
-    def leave_tags(self) -> None:
-        """Use no more sessions, because a response has tags in its header or in a topic element."""
-        self._never(Reason.TAGS)
-
-    def _never(self, reason: Reason) -> None:
-        if self.eligibility.never is None:
-            self.eligibility.never = reason
-            self.state.events.append(Passthrough(reason=reason))
-
     # Checks
 
-    def _arrange_check(self) -> None:
+    def arrange_check(self) -> None:
         """Set the times of the session's next regular check, and of the next call of `look`."""
         suspect, now = self.state.tally.sessions_lost[Loss.LEFT_OUT], self.state.now
         self._check_due_at = now + (SUSPECT_SECONDS if suspect else CHECK_SECONDS)
@@ -329,7 +163,7 @@ class Fetching:
         if saved - self._check_paid_at < CHECK_PAID * len(frame):
             self.check_at = self.state.now + SUSPECT_SECONDS
             return
-        self._arrange_check()
+        self.arrange_check()
         self._check_paid_at = saved
         self.state.tally.session_checks += 1
         version, partitions = fetch.layout.version, fetch.partitions
@@ -338,6 +172,21 @@ class Fetching:
         self.send(own(frame, check), frame, FetchKind.SESSIONLESS, partitions)
 
     # Memory and slot
+
+    def settle(self, *, again: bool) -> None:
+        """Do what a complete response makes due: close the session, release slot and memory.
+
+        `again` is true if its fetch is sent again.
+        """
+        session = self.session
+        if session.state is _CLOSED:
+            session.drop()
+            self._release_slot()
+        elif self.closing and session.has_session and session.state is not SessionState.CLOSING:
+            self._close(_CONNECTION_ENDS)
+        elif not session.session_id and not session.outstanding and not again:
+            self._release_slot()
+        self.settle_memory()
 
     def has_room(self, listing: Listing) -> bool:
         """Reserve memory for a fetch's partitions. `settle_memory` releases what the table does not use."""
@@ -419,6 +268,174 @@ class Fetching:
         self.eligibility.savings.closed(len(frame))
         self.state.events.append(SessionClosed(session_id=session_id, reason=reason))
         self.send(own(frame, OwnFetch(self.state, 0)), frame, FetchKind.CLOSE, 0)
+
+
+class SentFetch(FetchHandler):
+    """A fetch as it was sent: what its response means for the session, for the next fetch, and for figures.
+
+    `ForwardedFetch` and `ExpandedFetch` make the client's response.
+    """
+
+    __slots__ = ("_fetching", "buffered")
+
+    def __init__(
+        self,
+        fetching: Fetching,
+        asked: ClientFetch,
+        sent: int = 0,
+        partitions: int = -1,
+        session_id: int | None = None,
+    ) -> None:
+        self._fetching = fetching
+        self.asked = asked
+        self.sent = sent
+        self.partitions = partitions
+        self.session_id = session_id
+        self.walk = None
+        self.received = self.buffered = 0
+        self.understood = True
+        self.resend = None
+
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
+        fetching, size = self._fetching, len(chunk)
+        fetching.state.tally.broker.fetch_response_bytes += size
+        self.received += size
+        pieces = self._read(chunk, last=last)
+        if last:
+            again = self.resend is not None
+            # The client is catching up: its next response is to stream (case 91).
+            fetching.eligibility.large = self.received >= STREAM_FROM and not again
+            if self.walk is not None and self.walk.hints:
+                fetching.leaders.learn([found.hint for found in self.walk.hints])
+            fetching.settle(again=again)
+        if pieces and self.asked.direct:
+            fetching.state.tally.client.fetch_response_bytes += sum(map(len, pieces))
+        return pieces
+
+    def _read(self, chunk: bytes, *, last: bool) -> list[Buffer]:
+        """Process the next bytes of the response, and return the client's bytes that are ready now."""
+        raise NotImplementedError
+
+    def end(self, request: InFlight) -> bool:
+        state, asked, again = self._fetching.state, self.asked, self.resend is not None
+        for stage in state.stages:
+            stage.on_fetched(self)
+        listed = NOT_COUNTED if asked.fetch is None or again else asked.fetch.partitions
+        state.meter.note_fetch(request.sent_at, sent=self.partitions, asked=listed, unseen=again)
+        # A fetch that is sent again keeps its place; later responses wait (fetch-semantics, trap 17; case
+        # 84).
+        if again:
+            state.meter.note_repeat(state.now - request.sent_at)
+            if asked.attempts == 1:
+                state.queue.resending += 1
+            self._fetching.send_again(request, self)
+            return False
+        if asked.attempts:
+            state.queue.resending -= 1
+        return True
+
+    def _count(self, walk: FetchResponseWalk, partitions: int) -> None:
+        """Count the contents of the response. The client's form of it has this many partitions."""
+        tally = self._fetching.state.tally
+        tally.broker.add_responses(walk.partitions, walk.record_bytes)
+        # `ClientSessions` counts what it makes itself of a response.
+        if partitions and self.asked.listed and self.resend is None:
+            tally.client.add_responses(partitions, walk.record_bytes)
+
+    # What the response means for the session
+
+    def _judge(self, walk: FetchResponseWalk) -> SessionResult:
+        fetching = self._fetching
+        features = fetching.eligibility.features
+        # Kafka 1.1 delays the whole response instead: an empty response means that nothing is new
+        # (fetch-semantics 2.8 and 6.3).
+        empties = features is None or features.throttles_by_emptying
+        return fetching.session.handle(walk, empties=empties and not fetching.eligibility.full_when_throttled)
+
+    def _answered(self, walk: FetchResponseWalk, result: SessionResult) -> None:
+        """Note the response to a fetch that requested a session."""
+        session, state = self._fetching.session, self._fetching.state
+        if result.action in RESENDS:
+            self._lost(walk.error_code, result)
+        elif session.has_session:
+            self._fetching.eligibility.slots.made(state.now)
+            self._fetching.arrange_check()
+            partitions = session.table.size if session.table is not None else 0
+            state.events.append(SessionMade(session_id=session.session_id, partitions=partitions))
+            self._note_uncached(result)
+        elif result.action is Action.COMPLETE:
+            # Id 0: no slot (fetch-semantics 2.7, trap 22; case 95).
+            state.tally.refusals += 1
+            self._fetching.eligibility.slots.denied(state.now)
+            self._report_no_slot()
+
+    def _report_no_slot(self) -> None:
+        slots = self._fetching.eligibility.slots
+        if not slots.reported:
+            slots.reported = True
+            self._fetching.state.events.append(SessionRefused())
+
+    def _lost(self, code: int, result: SessionResult) -> None:
+        """Note that a session was lost or refused, and arrange to send the fetch again."""
+        state = self._fetching.state
+        if code:
+            state.tally.session_errors[code] += 1
+        if result.loss is not None:
+            state.tally.sessions_lost[result.loss] += 1
+            # Else the client would not get the records of partitions that the broker leaves out.
+            if result.loss is Loss.LEFT_OUT and state.tally.sessions_lost[Loss.LEFT_OUT] > 1:
+                self._never(Reason.LEFT_OUT)
+        state.events.append(
+            SessionLost(session_id=self.session_id or 0, error_code=code, reason=result.reason)
+        )
+        self._note_lost()
+        again = result.action is Action.RESEND_FULL
+        if again and code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+            slots = self._fetching.eligibility.slots
+            slots.denied(state.now)
+            if slots.waits(state.now):
+                again = False
+                self._report_no_slot()
+        self._arrange_resend(full=again)
+
+    def _arrange_resend(self, *, full: bool) -> None:
+        """Arrange to send the fetch once more. No part of its response has been sent to the client.
+
+        After a second failure, or when the connection ends, it is sent without a session, so that no session
+        error is possible. Otherwise `full` requests a new session, if possible.
+        """
+        # `end` sends it. fetch-semantics 6.13, step 4; trap 6 (conformance case 71). The fetch keeps its
+        # place (trap 17, case 84).
+        fetching, asked = self._fetching, self.asked
+        asked.attempts += 1
+        again = full and asked.attempts == 1 and not fetching.closing and fetching.session.table is not None
+        self.resend = Action.RESEND_FULL if again else Action.RESEND_SESSIONLESS
+
+    def _note_lost(self) -> None:
+        """Count the bytes of the fetch and of its response as lost, because it has to be sent again."""
+        self._note_rest(rests=self._fetching.eligibility.savings.settle(-self.sent - self.received))
+
+    def _note_rest(self, *, rests: bool) -> None:
+        if rests:
+            self._fetching.state.events.append(Passthrough(reason=_RESTS))
+
+    def _note_throttle(self, walk: FetchResponseWalk) -> None:
+        """Note whether this broker sends entries when it throttles. Kafka 2.0 and later send none."""
+        if walk.throttle_time_ms > 0 and walk.partitions and not walk.error_code:
+            self._fetching.eligibility.full_when_throttled = True
+
+    def _note_uncached(self, result: SessionResult) -> None:
+        # A session may leave out a partition that has such an error, so this connection uses no session
+        # (fetch-semantics, trap 7).
+        if not _UNCACHED_ERRORS.isdisjoint(result.errors):
+            self._fetching.eligibility.never = Reason.UNCACHED_ERRORS
+            self._fetching.state.events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
+
+    def _never(self, reason: Reason) -> None:
+        """Use no more sessions on this connection."""
+        if self._fetching.eligibility.never is None:
+            self._fetching.eligibility.never = reason
+            self._fetching.state.events.append(Passthrough(reason=reason))
 
 
 # A member of an enum is looked up slowly.

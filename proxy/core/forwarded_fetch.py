@@ -6,9 +6,9 @@ Most fetches without the session are such. So is a full fetch of v7 or later tha
 from typing import Final, Self
 
 from proxy.core.events import FetchKind, Passthrough, Refusal, Tally
-from proxy.core.fetching import Fetching
+from proxy.core.fetching import Fetching, SentFetch
 from proxy.core.histograms import Meter
-from proxy.core.in_flight import ClientFetch, FetchHandler, Handler, InFlight
+from proxy.core.in_flight import ClientFetch, Handler, InFlight
 from proxy.core.plans import MAX_COMPARED, FetchPlan, FetchTemplate, Template
 from proxy.core.responses import hidden_endpoints
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID
@@ -23,10 +23,10 @@ _PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
 """Reasons that also apply to the next matching fetch, unless `SessionLimits.generation` changes."""
 
 
-class ForwardedFetch(FetchHandler):
+class ForwardedFetch(SentFetch):
     """Forwards a response, and reads it meanwhile."""
 
-    __slots__ = ("_chunks", "_fetching", "_forwarded", "buffered")
+    __slots__ = ("_chunks", "_forwarded")
 
     def __init__(
         self,
@@ -36,18 +36,12 @@ class ForwardedFetch(FetchHandler):
         partitions: int = -1,
         session_id: int | None = None,
     ) -> None:
-        super().__init__(asked, sent, partitions, session_id)
-        self._fetching = fetching
+        super().__init__(fetching, asked, sent, partitions, session_id)
         self._forwarded = 0
         self._chunks: list[bytes] = []
         """The received bytes that were not forwarded yet."""
-        self.buffered = 0
 
-    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        fetching = self._fetching
-        tally = fetching.state.tally
-        tally.broker.fetch_response_bytes += len(chunk)
-        self.received += len(chunk)
+    def _read(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         whole = last and self.received == len(chunk)
         if whole and self.session_id is None and self._repeats(chunk):
             pieces: list[Buffer] = [chunk]
@@ -57,15 +51,12 @@ class ForwardedFetch(FetchHandler):
             if last:
                 self._note(walk, chunk, whole=whole)
             elif self.session_id is not None and self.understood:
-                fetching.session.take(walk)
+                self._fetching.session.take(walk)
         if last:
             if self.resend is not None:
                 self._drop()  # else it would count as buffered until the client leaves
-            if fetching.eligibility.starves:
+            if self._fetching.eligibility.starves:
                 self._note_starving()
-            fetching.arrived(self)
-        if self.asked.direct:
-            tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
 
     def passes(self, size: int) -> bool:
@@ -79,9 +70,6 @@ class ForwardedFetch(FetchHandler):
         tally.client.fetch_response_bytes += size
         tally.broker.fetch_response_bytes += size
         return True
-
-    def end(self, request: InFlight) -> bool:
-        return self._fetching.finish(self, request)
 
     def _walk(self) -> FetchResponseWalk:
         if self.walk is None:
@@ -196,7 +184,7 @@ class ForwardedFetch(FetchHandler):
 
     def _note(self, walk: FetchResponseWalk, chunk: bytes, *, whole: bool) -> None:
         fetching, fetch, understood = self._fetching, self.asked.fetch, self.understood and walk.done
-        fetching.note_throttle(walk)
+        self._note_throttle(walk)
         if not understood:
             fetching.state.events.append(Passthrough(reason=NOT_UNDERSTOOD))
         if self.session_id is None:
@@ -209,12 +197,12 @@ class ForwardedFetch(FetchHandler):
                 # A negative id is a refusal, as 0 is.
                 fetching.eligibility.given = max(walk.session_id, 0)
         elif understood:
-            fetching.answered(self, walk, fetching.judge(walk))
+            self._answered(walk, self._judge(walk))
             if walk.tagged:
-                fetching.leave_tags()
+                self._never(Reason.TAGS)
         else:
             fetching.session.renew(walk.session_id)
-        fetching.count(self, walk, walk.partitions)
+        self._count(walk, walk.partitions)
 
     def _note_starving(self) -> None:
         records = self.walk.record_bytes if self.walk is not None else 0

@@ -4,6 +4,7 @@ A distribution is a list of counters, one for each bucket. The values of a thous
 once: counting each fetch separately costs five times as much.
 """
 
+from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 from typing import Final
@@ -172,21 +173,19 @@ class Measured:
         distribution.note(values)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Meter:
     """Measures one connection.
 
     The size of a response is the difference between the tally before and after it.
     """
 
-    __slots__ = ("_measured", "_received", "_sent", "_tally", "began")
-
-    def __init__(self, measured: Measured, tally: Tally) -> None:
-        self._measured = measured
-        self._tally = tally
-        self._received = 0
-        self._sent = 0
-        self.began = 0.0
-        """When the first byte of the current response arrived, in seconds."""
+    _measured: Measured
+    _tally: Tally
+    _received: int = 0
+    _sent: int = 0
+    began: float = 0.0
+    """When the first byte of the current response arrived, in seconds."""
 
     def note_fetch(
         self, sent_at: float, *, sent: int = NOT_COUNTED, asked: int = NOT_COUNTED, unseen: bool = False

@@ -11,6 +11,7 @@ while a fetch is sent again: later responses then wait for that fetch (fetch-sem
 """
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
 from proxy.protocol.fetch_request import FetchRequest, Listing
@@ -173,15 +174,13 @@ class Over(Handler):
         self._inner.lose(now)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Claim:
     """A response, in the form for the client, that is held back for a stage. The stage may replace it."""
 
-    __slots__ = ("pieces", "request", "whole")
-
-    def __init__(self, request: "InFlight") -> None:
-        self.request = request
-        self.pieces: list[Buffer] = []
-        self.whole = False
+    request: "InFlight"
+    pieces: list[Buffer] = field(default_factory=list)
+    whole: bool = False
 
 
 class ClientForm(Protocol):
@@ -195,62 +194,41 @@ class ClientForm(Protocol):
         """Process the next bytes of the response. Return the client's bytes that are ready now."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class InFlight:
     """A request whose response has not arrived completely, or was not sent to the client completely."""
 
-    __slots__ = (
-        "answered",
-        "api_key",
-        "claim",
-        "correlation_id",
-        "form",
-        "handler",
-        "out",
-        "sent_at",
-        "version",
-    )
-
-    def __init__(
-        self,
-        api_key: int,
-        version: int,
-        correlation_id: bytes,
-        handler: Handler = UNSENT,
-        sent_at: float = 0.0,
-    ) -> None:
-        self.api_key = api_key
-        self.version = version
-        self.correlation_id = correlation_id
-        self.handler = handler
-        self.sent_at = sent_at
-        """When the request was sent to the broker, in seconds."""
-        self.answered = False
-        """Whether the client's response is complete. The client has it already, or it waits in `out`."""
-        self.claim: Claim | None = None
-        self.form: ClientForm | None = None
-        """Changes the response on its way to the client. None for nearly all requests."""
-        self.out: list[Buffer] | None = None
-        """Response bytes that wait for earlier responses."""
+    api_key: int
+    version: int
+    correlation_id: bytes
+    handler: Handler = UNSENT
+    sent_at: float = 0.0
+    """When the request was sent to the broker, in seconds."""
+    answered: bool = False
+    """Whether the client's response is complete. The client has it already, or it waits in `out`."""
+    claim: Claim | None = None
+    form: ClientForm | None = None
+    """Changes the response on its way to the client. None for nearly all requests."""
+    out: list[Buffer] | None = None
+    """Response bytes that wait for earlier responses."""
 
     def __repr__(self) -> str:
         return f"<InFlight key={self.api_key} v{self.version} {self.handler!r}>"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ResponseQueue:
     """The responses of one connection that are still expected or not sent yet."""
 
-    __slots__ = ("buffered", "expected", "owed", "resending")
-
-    def __init__(self) -> None:
-        self.expected: deque[InFlight] = deque()
-        """The requests that the broker has not answered, in the order of its responses."""
-        self.owed: deque[InFlight] = deque()
-        """The requests whose responses the client has not got yet, in the order in which it must get them."""
-        self.resending = 0
-        """The number of fetches that are being sent again. Later responses wait for them."""
-        self.buffered = 0
-        """Bytes of responses that are buffered until they are complete, until it is their turn, or until a
-        stage releases them."""
+    expected: deque[InFlight] = field(default_factory=deque)
+    """The requests that the broker has not answered, in the order of its responses."""
+    owed: deque[InFlight] = field(default_factory=deque)
+    """The requests whose responses the client has not got yet, in the order in which it must get them."""
+    resending: int = 0
+    """The number of fetches that are being sent again. Later responses wait for them."""
+    buffered: int = 0
+    """Bytes of responses that are buffered until they are complete, until it is their turn, or until a
+    stage releases them."""
 
     def in_turn(self, request: InFlight, pieces: list[Buffer]) -> list[Buffer]:
         """Return the next bytes of a response if the client gets them now. Otherwise keep them."""
@@ -317,39 +295,27 @@ class ResponseQueue:
 # Fetches
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ClientFetch:
     """A client's fetch, until the client has its response. If it is sent again, it gets another handler."""
 
-    __slots__ = (
-        "_listing",
-        "attempts",
-        "direct",
-        "fetch",
-        "follows",
-        "generation",
-        "listed",
-        "noted",
-        "version",
-    )
-
-    def __init__(self, version: int, fetch: FetchRequest | None = None, generation: int = -1) -> None:
-        self.version = version
-        self.fetch = fetch
-        """The fetch as parsed, with the changes of the stages. None if it was not understood."""
-        self.generation = generation
-        """`Plans.generation` at the decision on the fetch."""
-        self.direct = True
-        """Whether the fetch is the client's own. If not, `ClientSessions` has made it from the client's
-        fetch, and makes the client's response from this fetch's response."""
-        self.listed = True
-        """Whether the client gets all partitions of the response, not only the partitions with changes."""
-        self.follows = True
-        """Whether new leaders may be asked for partitions that have moved."""
-        self.noted = OUT_OF_RANGE
-        """The errors that are noted in the response, see `FetchResponseWalk.errors`."""
-        self.attempts = 0
-        """How many times the fetch was sent again."""
-        self._listing: Listing | None = None
+    version: int
+    fetch: FetchRequest | None = None
+    """The fetch as parsed, with the changes of the stages. None if it was not understood."""
+    generation: int = -1
+    """`Plans.generation` at the decision on the fetch."""
+    direct: bool = True
+    """Whether the fetch is the client's own. If not, `ClientSessions` has made it from the client's
+    fetch, and makes the client's response from this fetch's response."""
+    listed: bool = True
+    """Whether the client gets all partitions of the response, not only the partitions with changes."""
+    follows: bool = True
+    """Whether new leaders may be asked for partitions that have moved."""
+    noted: frozenset[int] = OUT_OF_RANGE
+    """The errors that are noted in the response, see `FetchResponseWalk.errors`."""
+    attempts: int = 0
+    """How many times the fetch was sent again."""
+    _listing: Listing | None = None
 
     @property
     def wait(self) -> float:
@@ -380,21 +346,19 @@ class FetchHandler(Handler):
     __slots__ = ("asked", "partitions", "received", "resend", "sent", "session_id", "understood", "walk")
     expands: bool = False
     """Whether the client's response differs from the broker's, and is made when that is complete."""
-
-    def __init__(self, asked: ClientFetch, sent: int, partitions: int, session_id: int | None = None) -> None:
-        self.asked = asked
-        self.sent = sent
-        """The size of the frame to the broker. 0 if the client's fetch was forwarded without being parsed."""
-        self.partitions = partitions
-        """How many partitions the frame to the broker lists, or -1 if not counted."""
-        self.session_id = session_id
-        """The id of the gateway's session in the fetch: 0 to request a session, None without one."""
-        self.walk: FetchResponseWalk | None = None
-        self.received = 0
-        self.understood = True
-        """Whether all bytes so far match the version of the response."""
-        self.resend: Action | None = None
-        """How the fetch is sent again when this response has ended. The client does not get the response."""
+    asked: ClientFetch
+    sent: int
+    """The size of the frame to the broker. 0 if the client's fetch was forwarded without being parsed."""
+    partitions: int
+    """How many partitions the frame to the broker lists, or -1 if not counted."""
+    session_id: int | None
+    """The id of the gateway's session in the fetch: 0 to request a session, None without one."""
+    walk: FetchResponseWalk | None
+    received: int
+    understood: bool
+    """Whether all bytes so far match the version of the response."""
+    resend: Action | None
+    """How the fetch is sent again when this response has ended. The client does not get the response."""
 
     @property
     def wait(self) -> float:  # type: ignore[override]  # of the fetch

@@ -5,6 +5,7 @@ replaced (docs/developers/kip-951.md). Topics are identified by topic id, so a r
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -50,25 +51,23 @@ _BYTES: Final = np.arange(LEADER_BYTES)
 _LAYOUT: Final = layout_of(IDS_VERSION)
 
 
+@dataclass(slots=True, eq=False)
 class Leaders:
     """The newest leaders, shared by all connections of a process."""
 
-    __slots__ = ("_hinted", "_hints", "_images", "_max_bytes", "_seen", "buffered", "updated")
-
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._images: dict[bytes, bytes] = {}
-        """By topic id, the topic's image (`Topic.start`) with its newest leaders."""
-        self._seen: dict[bytes, float] = {}
-        """By topic id: when a response last confirmed the topic's leaders, in seconds, earliest first. A
-        response with an older leader confirms nothing."""
-        self._hints: dict[bytes, dict[int, LeaderHint]] = {}
-        """By topic id and partition: leaders learned since the last Metadata."""
-        self._hinted = 0
-        self.buffered = 0
-        """Bytes of all images."""
-        self.updated = 0
-        """The number of updated partitions in Metadata responses."""
+    max_bytes: int = MAX_BYTES
+    _images: dict[bytes, bytes] = field(default_factory=dict)
+    """By topic id, the topic's image (`Topic.start`) with its newest leaders."""
+    _seen: dict[bytes, float] = field(default_factory=dict)
+    """By topic id: when a response last confirmed the topic's leaders, in seconds, earliest first. A
+    response with an older leader confirms nothing."""
+    _hints: dict[bytes, dict[int, LeaderHint]] = field(default_factory=dict)
+    """By topic id and partition: leaders learned since the last Metadata."""
+    _hinted: int = 0
+    buffered: int = 0
+    """Bytes of all images."""
+    updated: int = 0
+    """The number of updated partitions in Metadata responses."""
 
     def __repr__(self) -> str:
         return f"<Leaders topics={len(self._images)} buffered={self.buffered} updated={self.updated}>"
@@ -174,7 +173,7 @@ class Leaders:
 
     def _keep(self, topic_id: bytes, image: bytes, seen: float) -> None:
         more = len(image) - len(self._images.get(topic_id, b""))
-        while self.buffered + more > self._max_bytes:
+        while self.buffered + more > self.max_bytes:
             oldest, last = next(iter(self._seen.items()), (topic_id, seen))
             # A topic never pushes out another topic of the same response. Otherwise a response with too many
             # topics would always push out its own first topics, and the next response could not be compared

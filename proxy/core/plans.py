@@ -11,6 +11,7 @@ A plan relies on assumptions. Code that changes one of them must drop the plan (
 
 from collections.abc import Iterable
 from copy import copy
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from proxy.core.eligibility import SessionLimits
@@ -343,55 +344,38 @@ class FetchPlan(Handler):
         self._told = self._told_partitions = 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Plans:
     """The plans of one connection, and the templates that save the parsing of similar frames."""
 
-    __slots__ = (
-        "_empty",
-        "_forgotten",
-        "_meter",
-        "_response",
-        "entry",
-        "fetch",
-        "limits",
-        "measured",
-        "no_sooner",
-        "on",
-        "produced",
-        "requested",
-        "requests",
-        "responded",
-        "tally",
-        "template",
-    )
-
-    def __init__(self, limits: SessionLimits, measured: Measured, tally: Tally, meter: Meter) -> None:
-        self.limits = limits
-        self.measured = measured
-        self.tally = tally
-        self._meter = meter
-        self._forgotten = 0
-        """How often the plan for fetches was dropped."""
-        self.on = True
-        self.no_sooner = 0.0
-        """Fetch responses without records that come sooner than this (in seconds), and sooner than half the
-        wait that the fetch allows, take no plan."""
-        self.requested = self.responded = self.produced = 0
-        """The number of request bytes, of response bytes, and of all bytes of Produce that are not in the
-        tally yet. The plans other than `fetch` have forwarded them."""
-        self.requests: dict[bytes, Plan] = {}
-        """By API key and version, as the bytes in a request's header."""
-        self.fetch: FetchPlan | None = None
-        """The plan of the last fetch. None if the core has to decide the next fetch."""
-        self.template: FetchTemplate | None = None
-        """The template of the last fetch that was parsed, if `FetchTemplate.of` made one."""
-        self.entry: EntryTemplate | None = None
-        """The template of the last forwarded response that had exactly one entry."""
-        self._response = b"", -1, 0
-        """The last small response that was forwarded: the bytes after its correlation id, its version, and
-        its number of partitions."""
-        self._empty: tuple[bytes, FetchResponseWalk] | None = None
-        """The session's last response without an entry, and its parsed form."""
+    limits: SessionLimits
+    measured: Measured
+    tally: Tally
+    _meter: Meter
+    _forgotten: int = 0
+    """How often the plan for fetches was dropped."""
+    on: bool = True
+    no_sooner: float = 0.0
+    """Fetch responses without records that come sooner than this (in seconds), and sooner than half the
+    wait that the fetch allows, take no plan."""
+    requested: int = 0
+    """The number of request bytes that are not in the tally yet. The plans other than `fetch` have forwarded
+    them. So for `responded`, and for `produced`, which has all bytes of Produce."""
+    responded: int = 0
+    produced: int = 0
+    requests: dict[bytes, Plan] = field(default_factory=dict)
+    """By API key and version, as the bytes in a request's header."""
+    fetch: FetchPlan | None = None
+    """The plan of the last fetch. None if the core has to decide the next fetch."""
+    template: FetchTemplate | None = None
+    """The template of the last fetch that was parsed, if `FetchTemplate.of` made one."""
+    entry: EntryTemplate | None = None
+    """The template of the last forwarded response that had exactly one entry."""
+    _response: tuple[bytes, int, int] = b"", -1, 0
+    """The last small response that was forwarded: the bytes after its correlation id, its version, and
+    its number of partitions."""
+    _empty: tuple[bytes, FetchResponseWalk] | None = None
+    """The session's last response without an entry, and its parsed form."""
 
     # Requests
 

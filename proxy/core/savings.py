@@ -9,6 +9,7 @@ Estimates can be wrong. So the real cost of sessions is added up. A connection t
 uses no session until it has transferred many times the lost bytes. Nothing here depends on a clock.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -54,56 +55,38 @@ class SessionForm(Enum):
     """Forwarded unchanged. The session is not affected."""
 
 
+@dataclass(slots=True, eq=False)
 class Savings:
     """The bytes that sessions have saved, and are expected to save, for one connection."""
 
-    __slots__ = (
-        "_added",
-        "_alike",
-        "_away",
-        "_credit",
-        "_excess",
-        "_limit",
-        "_news",
-        "_owed",
-        "_patience",
-        "_regret",
-        "_rest",
-        "_returns",
-        "_spent",
-        "_wait",
-        "_waited",
-    )
-
-    def __init__(self) -> None:
-        self._credit = 0
-        """Bytes that sessions may lose before the connection rests."""
-        self._limit = 0
-        self._rest = 0
-        """Bytes that must be transferred without a session before a fetch uses a session again."""
-        self._spent = 0
-        """Bytes of fetches without a session, and of their responses."""
-        self._news = 0.0
-        """The average number of new entries in a response: without the session, those with records."""
-        self._excess = 0.0
-        """The average number of additional bytes for each entry in the session's responses. A broker may
-        split a topic into several elements."""
-        self._added = 0
-        self._alike = 0
-        """Consecutive fetches without a session for which a session would have saved bytes."""
-        self._regret = 0.0
-        """Bytes that a session would have saved in the fetches since the last saving, expense or close, if it
-        had had their exact list."""
-        self._owed = 0.0
-        """Bytes that the session must still save to pay for the last expense."""
-        self._patience = 0
-        """The last wait after an expense that did not pay, in fetches. 0 if the last expense has paid."""
-        self._wait = 0
-        self._waited = False
-        """Whether the wait after the last failed expense has begun. After it, a new expense is allowed."""
-        self._returns = _RETURN
-        self._away = 0.0
-        """What it would cost to add recently dropped partitions to the session again, in bytes."""
+    _credit: int = 0
+    """Bytes that sessions may lose before the connection rests."""
+    _limit: int = 0
+    _rest: int = 0
+    """Bytes that must be transferred without a session before a fetch uses a session again."""
+    _spent: int = 0
+    """Bytes of fetches without a session, and of their responses."""
+    _news: float = 0.0
+    """The average number of new entries in a response: without the session, those with records."""
+    _excess: float = 0.0
+    """The average number of additional bytes for each entry in the session's responses. A broker may
+    split a topic into several elements."""
+    _added: int = 0
+    _alike: int = 0
+    """Consecutive fetches without a session for which a session would have saved bytes."""
+    _regret: float = 0.0
+    """Bytes that a session would have saved in the fetches since the last saving, expense or close, if it
+    had had their exact list."""
+    _owed: float = 0.0
+    """Bytes that the session must still save to pay for the last expense."""
+    _patience: int = 0
+    """The last wait after an expense that did not pay, in fetches. 0 if the last expense has paid."""
+    _wait: int = 0
+    _waited: bool = False
+    """Whether the wait after the last failed expense has begun. After it, a new expense is allowed."""
+    _returns: float = _RETURN
+    _away: float = 0.0
+    """What it would cost to add recently dropped partitions to the session again, in bytes."""
 
     def __repr__(self) -> str:
         return f"<Savings credit={self._credit} rest={self._rest} regret={self._regret:.0f}>"

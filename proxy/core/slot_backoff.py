@@ -6,6 +6,7 @@ connection without a slot requests one less and less often. Its fetches are forw
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 FIRST_WAIT_SECONDS: Final = 1.0
@@ -27,20 +28,18 @@ def without_chance() -> float:
     return 0.5
 
 
+@dataclass(slots=True, eq=False)
 class SlotBackoff:
     """The waits of one connection, in seconds. `chance` returns a number from 0 to 1 for the jitter."""
 
-    __slots__ = ("_chance", "_made_at", "_until", "_wait", "reported")
-
-    def __init__(self, chance: Callable[[], float] = without_chance) -> None:
-        self._chance = chance
-        self._made_at: float | None = None
-        """When the broker gave the first session since it last refused or evicted one."""
-        self._until = 0.0
-        self._wait = 0.0
-        """The wait after the next refusal or eviction."""
-        self.reported = False
-        """Whether it was reported that the broker has no slot. A session that has lasted resets this."""
+    _chance: Callable[[], float] = without_chance
+    _made_at: float | None = None
+    """When the broker gave the first session since it last refused or evicted one."""
+    _until: float = 0.0
+    _wait: float = 0.0
+    """The wait after the next refusal or eviction."""
+    reported: bool = False
+    """Whether it was reported that the broker has no slot. A session that has lasted resets this."""
 
     def __repr__(self) -> str:
         return f"<SlotBackoff until={self._until:.3f} next={self._wait:.0f}>"

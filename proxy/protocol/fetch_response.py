@@ -260,7 +260,6 @@ class FetchResponseWalk:
         "failed",
         "hints",
         "layout",
-        "leaders",
         "moved",
         "noted",
         "offset",
@@ -323,10 +322,8 @@ class FetchResponseWalk:
         self.runs: list[EmptyRun] = []
         self.elements: list[tuple[bytes, int]] = []
         """The topic elements, each with the topic key and the number of entries."""
-        self.leaders: list[LeaderHint] = []
-        """The newer leaders in entries. Only versions with topic ids have them (v13 and later)."""
         self.hints: list[HintAt] = []
-        """The leaders in `leaders`, with their offsets."""
+        """The newer leaders in entries. Only versions with topic ids have them (v13 and later)."""
         self.redirects = False
         """Whether an entry has a preferred read replica (v11 and later)."""
         self.failed = 0
@@ -666,7 +663,7 @@ class FetchResponseWalk:
             if end - at > 1:
                 entry.ends_empty = False
                 entry.redirects = True
-        if end - at > 1 and self.layout.topic_ids and len(self.leaders) < MAX_LEADERS:
+        if end - at > 1 and self.layout.topic_ids and len(self.hints) < MAX_LEADERS:
             self._note_leader(buffer, at, base)
         self._entry_done()
         return end
@@ -675,8 +672,7 @@ class FetchResponseWalk:
         for tag, start, end in read_tags(buffer, at)[0]:
             if tag == _CURRENT_LEADER_TAG and end - start >= LEADER_BYTES:
                 leader = _LEADER.unpack_from(buffer, start)
-                self.leaders.append(LeaderHint(self._key, self._partition, *leader))
-                self.hints.append(HintAt(base + start, self.leaders[-1]))
+                self.hints.append(HintAt(base + start, LeaderHint(self._key, self._partition, *leader)))
 
     def _entry_done(self) -> None:
         if self._open is not None:

@@ -3,6 +3,7 @@
 A frame is a length of 4 bytes, followed by this number of bytes.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from proxy.protocol.api import LENGTH_BYTES
@@ -20,6 +21,7 @@ def is_frame(data: bytes) -> bool:
     return len(data) == LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES])
 
 
+@dataclass(slots=True, eq=False)
 class Framer:
     """Cuts the received bytes of one direction into frames.
 
@@ -28,17 +30,14 @@ class Framer:
     many bytes of the frame are missing. Then `next` returns these in chunks as they arrive.
     """
 
-    __slots__ = ("_at", "data", "left", "need")
-
-    def __init__(self) -> None:
-        self.data: bytes | bytearray = b""
-        """The received bytes. Bytes before `_at` are already returned. Empty if all are."""
-        self._at = 0
-        self.left = 0
-        """The bytes of the current frame that `next` has not returned yet. The caller sets it, and `next`
-        counts it down. 0 between two frames."""
-        self.need = _ANY
-        """How many bytes of the next frame must have arrived before `next` is called again."""
+    data: bytes | bytearray = b""
+    """The received bytes. Bytes before `_at` are already returned. Empty if all are."""
+    _at: int = 0
+    left: int = 0
+    """The bytes of the current frame that `next` has not returned yet. The caller sets it, and `next`
+    counts it down. 0 between two frames."""
+    need: int = _ANY
+    """How many bytes of the next frame must have arrived before `next` is called again."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {len(self)} bytes left={self.left} need={self.need}>"

@@ -88,45 +88,32 @@ class _Taken:
         """The rows of the entries in runs. Only used for a response that is looked through (see `check`)."""
 
 
+@dataclass(slots=True, eq=False)
 class FetchSessionHandler:
     """Builds the fetches of one session, and interprets the responses. At most one fetch is outstanding."""
 
-    __slots__ = (
-        "_due",
-        "_readable",
-        "_stuck",
-        "_taken",
-        "_unread",
-        "epoch",
-        "rotation",
-        "session_id",
-        "state",
-        "table",
-    )
-
-    def __init__(self) -> None:
-        self.state = SessionState.NONE
-        self.session_id = 0
-        """For the next request, or 0. It may be the id of a session that the gateway no longer uses: the next
-        full fetch contains it, so that the broker drops that session."""
-        self.epoch = 0
-        """For the next request. 0 requests a new session."""
-        self.table: PartitionTable | None = None
-        """The partitions of the session. Without a session, the partitions of the last fetch."""
-        self.rotation: Rotation | None = None
-        """The fast path if the list of the last fetch was only rotated."""
-        self._taken: _Taken | None = None
-        self._due: dict[tuple[bytes, int], int] = {}
-        """Partitions that the session's next response must contain, each with the high watermark that the
-        broker last sent in the session."""
-        self._readable: set[tuple[bytes, int]] = set()
-        """Partitions that the session's next response must contain if it has no records."""
-        self._unread: set[tuple[int, int]] = set()
-        """The row and the fetch offset of the first `_MAX_UNREAD` partitions that had more to read when
-        `waits` was last called."""
-        self._stuck: set[int] = set()
-        """The rows of partitions that had more to read at the last two calls of `waits`, at the same fetch
-        offset."""
+    state: SessionState = SessionState.NONE
+    session_id: int = 0
+    """For the next request, or 0. It may be the id of a session that the gateway no longer uses: the next
+    full fetch contains it, so that the broker drops that session."""
+    epoch: int = 0
+    """For the next request. 0 requests a new session."""
+    table: PartitionTable | None = None
+    """The partitions of the session. Without a session, the partitions of the last fetch."""
+    rotation: Rotation | None = None
+    """The fast path if the list of the last fetch was only rotated."""
+    _taken: _Taken | None = None
+    _due: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    """Partitions that the session's next response must contain, each with the high watermark that the
+    broker last sent in the session."""
+    _readable: set[tuple[bytes, int]] = field(default_factory=set)
+    """Partitions that the session's next response must contain if it has no records."""
+    _unread: set[tuple[int, int]] = field(default_factory=set)
+    """The row and the fetch offset of the first `_MAX_UNREAD` partitions that had more to read when
+    `waits` was last called."""
+    _stuck: set[int] = field(default_factory=set)
+    """The rows of partitions that had more to read at the last two calls of `waits`, at the same fetch
+    offset."""
 
     def __repr__(self) -> str:
         size = self.table.size if self.table is not None else 0

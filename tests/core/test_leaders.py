@@ -335,7 +335,7 @@ def test_hints_are_bounded() -> None:
 
 
 def _copy(leaders: Leaders) -> Leaders:
-    copied = Leaders(leaders._max_bytes)
+    copied = Leaders(leaders.max_bytes)
     copied._images, copied._seen, copied.buffered = (
         dict(leaders._images),
         dict(leaders._seen),
