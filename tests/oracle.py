@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from proxy.protocol.fetch_layout import FetchLayout
-from proxy.protocol.versions import session_layout
+from proxy.protocol.fetch_layout import FetchLayout, session_layout
 
 ABSENT: Final = -1
 """The position of a partition that a fetch does not list."""

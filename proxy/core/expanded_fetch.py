@@ -13,11 +13,10 @@ from proxy.core.forwarded_fetch import NOT_UNDERSTOOD
 from proxy.core.in_flight import ClientFetch, Handler, InFlight
 from proxy.core.plans import ENTRY_HEAD, EntryTemplate, FetchPlan, FetchTemplate
 from proxy.protocol.api import REQUEST_CORRELATION_ID, RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES, ApiKey
-from proxy.protocol.fetch_layout import LAYOUTS, Rows
+from proxy.protocol.fetch_layout import LAYOUTS, Rows, session_layout
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, Received, response_head
 from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
-from proxy.protocol.versions import session_layout
 from proxy.session.decision import Reason
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import SessionResult

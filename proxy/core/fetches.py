@@ -18,6 +18,7 @@ from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
     FetchRequest,
+    Listing,
     build_fetch_request,
     parse_fetch_request,
 )
@@ -77,7 +78,7 @@ class Fetches(Fetching):
             self._send(request, *way)
             return
         self.state.decided = way
-        self._pass(request, asked, frame, way)
+        self._pass(request, asked, way)
         # Where there is a table, bytes that pass are added up for the next session.
         session = self.session
         if (
@@ -89,9 +90,9 @@ class Fetches(Fetching):
         ):
             plans.fetch = ForwardPlan.of(self, original, fetch, way)
 
-    def _pass(self, request: InFlight, asked: ClientFetch, frame: bytes, reason: Reason) -> None:
+    def _pass(self, request: InFlight, asked: ClientFetch, reason: Reason) -> None:
         if reason is _BROKER_NOT_KNOWN:
-            self.probe(frame)
+            self.probe(asked.parsed.frame)
         self.leave_unused(reason)
         self.state.tally.passthrough[reason] += 1
         self._send(request, *self._forwarded(asked))
@@ -120,21 +121,30 @@ class Fetches(Fetching):
         # for one isolation level: up to 2.0 read_uncommitted has LSO -1 (fetch-semantics 6.2, case 98).
         if not session.fits(listing, fetch.isolation_level):
             session.renew()
-        savings = eligibility.savings
         if session.has_session:
-            incremental = session.incremental(fetch, listing)
-            if incremental is None:
-                return Reason.TOO_SPARSE
-            if len(incremental.delta.added) and not self.has_room(listing):
-                return Reason.MEMORY
-            form = savings.weigh(fetch, listing, incremental.delta, len(incremental.frame))
-            if form is SessionForm.DELTA:
-                return self._continued(asked, fetch, incremental)
-            if form is SessionForm.WIRE:
-                return Reason.NOT_SMALLER
-            if not session.learn_listing(listing, fetch.isolation_level):
-                return Reason.TOO_SPARSE
-            return self._full(asked) if self.takes_slot() else Reason.NO_SLOT
+            return self._next(asked, fetch, listing)
+        return self._first(asked, fetch, listing)
+
+    def _next(self, asked: ClientFetch, fetch: FetchRequest, listing: Listing) -> Way | Reason:
+        """Continue the session in the form that costs the fewest bytes, or return the reason why not."""
+        session = self.session
+        incremental = session.incremental(fetch, listing)
+        if incremental is None:
+            return Reason.TOO_SPARSE
+        if len(incremental.delta.added) and not self.has_room(listing):
+            return Reason.MEMORY
+        form = self.eligibility.savings.weigh(fetch, listing, incremental.delta, len(incremental.frame))
+        if form is SessionForm.DELTA:
+            return self._continued(asked, fetch, incremental)
+        if form is SessionForm.WIRE:
+            return Reason.NOT_SMALLER
+        if not session.learn_listing(listing, fetch.isolation_level):
+            return Reason.TOO_SPARSE
+        return self._full(asked) if self.takes_slot() else Reason.NO_SLOT
+
+    def _first(self, asked: ClientFetch, fetch: FetchRequest, listing: Listing) -> Way | Reason:
+        """Request a session, or return the reason why not."""
+        session, eligibility = self.session, self.eligibility
         if not self.has_room(listing):
             session.forget_list()
             return Reason.MEMORY
@@ -144,7 +154,7 @@ class Fetches(Fetching):
         if eligibility.slots.waits(self.state.now):
             return Reason.NO_BROKER_SLOT
         known = eligibility.features_for(fetch) is not None
-        if not savings.promises(fetch, listing, delta, asks=not known):
+        if not eligibility.savings.promises(fetch, listing, delta, asks=not known):
             return Reason.NO_SESSION_YET
         # Only now, for it costs 500 bytes: most connections that do not ask for versions need no session.
         if not known:

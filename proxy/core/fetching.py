@@ -202,8 +202,9 @@ class Fetching:
         """Reserve no more memory than the table uses."""
         budget, table = self.state.request_budget, self.session.table
         memory = table.memory if table is not None else 0
-        budget.release(self._memory - memory)
-        self._memory = memory
+        if memory != self._memory:
+            budget.release(self._memory - memory)
+            self._memory = memory
 
     @property
     def may_have_slot(self) -> bool:

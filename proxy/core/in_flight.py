@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
+from proxy.protocol.fetch_layout import SESSION_VERSION
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import OUT_OF_RANGE, FetchResponseWalk
 from proxy.protocol.primitives import Buffer
@@ -333,7 +334,9 @@ class ClientFetch:
     def listing(self) -> Listing | None:
         """The partitions of a plain consumer's fetch. Partitions of v4 to v6 are in the layout of v7."""
         if self._listing is None and self.fetch is not None and self.fetch.listing is not None:
-            self._listing = raise_listing(self.fetch.listing)
+            self._listing = self.fetch.listing
+            if self.version < SESSION_VERSION:
+                self._listing = raise_listing(self._listing)
         return self._listing
 
 

@@ -211,3 +211,8 @@ def _fields(fields: dict[str, tuple[str, int]], size: int) -> np.dtype[Any]:
 
 
 LAYOUTS: Final = {version: _layout(version) for version in range(MIN_VERSION, MAX_VERSION + 1)}
+
+
+def session_layout(version: int) -> FetchLayout:
+    """Return the layout that fetches of a version have in a session: for v4 to v6, that of v7."""
+    return LAYOUTS[max(version, SESSION_VERSION)]

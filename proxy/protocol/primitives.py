@@ -200,26 +200,19 @@ def encode_compact_count(count: int | None) -> bytes:
 
 
 def skip_tags(buffer: Buffer, offset: int) -> tuple[None, int]:
-    """Skip a tag buffer.
+    """Skip a tag buffer. It raises what `read_tags` raises."""
+    if buffer[offset : offset + 1] == NO_TAGS:  # as nearly always
+        return None, offset + 1
+    return None, read_tags(buffer, offset)[1]
+
+
+def read_tags(buffer: Buffer, offset: int) -> tuple[list[TagSpan], int]:
+    """Read the tag numbers and payload spans of a tag buffer, in order.
 
     Raises:
         Malformed: there are more than `MAX_TAGS` tags, or a varint is malformed.
         Truncated: the end of the tag buffer is missing.
     """
-    count, at = read_uvarint(buffer, offset)
-    if count > MAX_TAGS:
-        raise Malformed(f"a buffer of {count} tags")
-    for _ in range(count):
-        _, at = read_uvarint(buffer, at)
-        size, at = read_uvarint(buffer, at)
-        at += size
-        if at > len(buffer):
-            raise Truncated("tag", offset)
-    return None, at
-
-
-def read_tags(buffer: Buffer, offset: int) -> tuple[list[TagSpan], int]:
-    """Read the tag numbers and payload spans of a tag buffer, in order. It raises what `skip_tags` raises."""
     count, at = read_uvarint(buffer, offset)
     if count > MAX_TAGS:
         raise Malformed(f"a buffer of {count} tags")

@@ -13,22 +13,16 @@ import numpy as np
 from proxy.protocol.api import ErrorCode
 from proxy.protocol.fetch_layout import (
     ERROR_CODE,
-    LAYOUTS,
     LOG_START_OFFSET,
-    SESSION_VERSION,
     Entries,
     FetchLayout,
+    session_layout,
 )
 from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import PartitionResponse, Received
 
 _REQUEST_LOG_START: Final = slice(12, 20)
 """log_start_offset in an entry of a v7 request."""
-
-
-def session_layout(version: int) -> FetchLayout:
-    """Return the layout that fetches of a version have in a session: for v4 to v6, that of v7."""
-    return LAYOUTS[max(version, SESSION_VERSION)]
 
 
 def raise_listing(listing: Listing) -> Listing:
@@ -55,11 +49,6 @@ def narrow_entries(entries: Entries, layout: FetchLayout) -> Entries:
     parts = [wide[:, : LOG_START_OFFSET.start], wide[:, LOG_START_OFFSET.stop :]]
     narrow = np.ascontiguousarray(np.concatenate(parts, axis=1))
     return narrow.view(layout.response_item).reshape(-1)
-
-
-def narrowed_bytes(layout: FetchLayout) -> int:
-    """Return by how many bytes an entry is larger in the session's layout than in the client's."""
-    return 0 if layout.version > 4 else LOG_START_OFFSET.stop - LOG_START_OFFSET.start
 
 
 def narrow_entry(frame: Received, entry: PartitionResponse, version: int) -> Sequence[memoryview]:

@@ -16,7 +16,7 @@ from proxy.protocol.fetch_layout import FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import PartitionResponse, Received, response_head
 from proxy.protocol.primitives import Buffer
-from proxy.protocol.versions import narrow_entries, narrow_entry, narrowed_bytes
+from proxy.protocol.versions import narrow_entries, narrow_entry
 from proxy.session.partitions import PartitionTable
 
 FOUND_BEFORE_READING: Final = frozenset(
@@ -131,7 +131,7 @@ def _template(
         cached.view(expansion.table.layout.response_fields)["end"][np.isin(rows, expansion.starved)] = (
             without_list
         )
-    cached_entries = narrow_entries(cached, layout)
+    cached_entries = cached if layout is expansion.table.layout else narrow_entries(cached, layout)
     size = layout.response_entry
     end = 1 if layout.flexible else 0
     at = LENGTH_BYTES + len(head)
@@ -176,7 +176,7 @@ def _spliced(
     parts: list[Buffer] = []
     view = memoryview(template)
     done, topic = 0, 0
-    total = len(template) + expansion.entry_bytes - len(positions) * (size + narrowed_bytes(expansion.layout))
+    total = len(template) + expansion.entry_bytes - len(positions) * expansion.table.layout.response_entry
     template[:LENGTH_BYTES] = (total - LENGTH_BYTES).to_bytes(LENGTH_BYTES)
     version = expansion.layout.version
     for number in sorted(range(len(positions)), key=positions.__getitem__):
@@ -186,9 +186,10 @@ def _spliced(
         at = starts[topic] + (position - firsts[topic]) * size
         if at > done:
             parts.append(view[done:at])
-        sent = (
-            entry.views if version > 5 and entry.views else narrow_entry(expansion.received, entry, version)
-        )
+        if version > 5:
+            sent = entry.views or expansion.received.span(entry.start, entry.end)
+        else:
+            sent = narrow_entry(expansion.received, entry, version)
         if entry.end - entry.start < COPIED:
             parts += sent
         else:

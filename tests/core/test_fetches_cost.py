@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from proxy.core.eligibility import SessionLimits
+from proxy.core.eligibility import LASTING_SECONDS, SessionLimits
 from proxy.core.events import FetchKind, Passthrough, SessionClosed
 from proxy.core.fetching import STREAM_FROM
 from proxy.core.savings import CREDIT_EXCHANGES, PLAIN_PER_LOST
-from proxy.core.slot_backoff import LASTING_SECONDS
 from tests.frames import Want, entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, split

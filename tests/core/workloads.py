@@ -16,10 +16,9 @@ import numpy.typing as npt
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
+from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout, session_layout
 from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from proxy.protocol.fetch_response import response_head
-from proxy.protocol.versions import session_layout
 from tests.oracle import ABSENT, Exchanged, least
 from tests.playbook import api_versions
 

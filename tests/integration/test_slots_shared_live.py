@@ -1,6 +1,7 @@
 """Four gateways whose clients need twice as many session slots as the broker has, for some minutes.
 
-`test_faults_sessions.py` has a short form of it, and `tests/core/test_slot_backoff.py` one in simulated time.
+`test_faults_sessions.py` has a short form of it, and `tests/core/test_eligibility_backoff.py` one in
+simulated time.
 """
 
 import logging

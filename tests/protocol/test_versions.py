@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_layout import LAYOUTS, session_layout
 from proxy.protocol.fetch_request import build_fetch_request
 from proxy.protocol.fetch_response import Received
-from proxy.protocol.versions import narrow_entries, narrow_entry, raise_listing, session_layout
+from proxy.protocol.versions import narrow_entries, narrow_entry, raise_listing
 from tests.examples import examples
 from tests.frames import entry, fetch, fetch_response, framed, parsed, walked
 from tests.model import wire
