@@ -46,7 +46,7 @@ class ForwardedFetch(SentFetch):
         if whole and self.session_id is None and self._repeats(chunk):
             pieces: list[Buffer] = [chunk]
         else:
-            walk = self._walk()
+            walk = self.walk if self.walk is not None else self._new_walk()
             pieces = self._forward(walk, chunk, last=last)
             if last:
                 self._note(walk, chunk, whole=whole)
@@ -71,12 +71,11 @@ class ForwardedFetch(SentFetch):
         tally.broker.fetch_response_bytes += size
         return True
 
-    def _walk(self) -> FetchResponseWalk:
-        if self.walk is None:
-            asked, keep = self.asked, self.session_id is not None
-            isolation = asked.fetch.isolation_level if asked.fetch is not None else 0
-            self.walk = FetchResponseWalk(LAYOUTS[asked.version], isolation, keep=keep, noted=asked.noted)
-        return self.walk
+    def _new_walk(self) -> FetchResponseWalk:
+        asked, keep = self.asked, self.session_id is not None
+        isolation = asked.fetch.isolation_level if asked.fetch is not None else 0
+        self.walk = walk = FetchResponseWalk(LAYOUTS[asked.version], isolation, keep=keep, noted=asked.noted)
+        return walk
 
     # The client's bytes
 

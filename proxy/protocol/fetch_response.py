@@ -8,7 +8,7 @@ walked chunk by chunk. Records are skipped by their length and never copied. If 
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
@@ -223,123 +223,93 @@ class EmptyRun:
     """Offset of the first entry in the frame, or -1 if the entries are not one span of a frame."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FetchResponseWalk:
-    """A walk over one fetch response. `feed` gets the chunks of the frame, from the length field on.
+    """A walk over one fetch response. `feed` gets the chunks of the frame, from the length field on."""
 
-    Args:
-        layout: the layout of the request's version.
-        isolation_level: that of the request. It decides what the last bytes of an entry without records are.
-            Without `keep`, the bytes of both isolation levels are accepted in each run, because the request
-            may not have been read.
-        keep: whether to collect `entries`, `runs` and `elements`. If False, entries are only counted.
-        spans: whether to collect `record_spans`.
-        noted: the codes of errors that are collected in `errors`.
-    """
+    layout: FetchLayout
+    """That of the request's version."""
+    isolation_level: int
+    """That of the request. It decides what the last bytes of an entry without records are. Without `keep`,
+    the bytes of both isolation levels are accepted in each run, because the request may not have been
+    read."""
+    _: KW_ONLY
+    keep: bool
+    """Whether to collect `entries`, `runs` and `elements`. If False, entries are only counted."""
+    spans: bool = False
+    """Whether to collect `record_spans`."""
+    noted: frozenset[int] = OUT_OF_RANGE
+    """The codes of errors that are collected in `errors`."""
 
-    __slots__ = (
-        "_at",
-        "_ends_empty",
-        "_isolation",
-        "_keep",
-        "_key",
-        "_left",
-        "_list_at",
-        "_open",
-        "_partition",
-        "_size",
-        "_skip",
-        "_tail",
-        "_topics_left",
-        "_waiting",
-        "_waiting_for",
-        "_waiting_size",
-        "elements",
-        "entries",
-        "error_code",
-        "errors",
-        "failed",
-        "hints",
-        "layout",
-        "moved",
-        "noted",
-        "offset",
-        "partitions",
-        "record_bytes",
-        "record_spans",
-        "redirects",
-        "runs",
-        "session_id",
-        "session_id_at",
-        "tagged",
-        "tags",
-        "tags_at",
-        "throttle_time_ms",
-        "with_records",
-    )
+    # What was read so far
 
-    def __init__(
-        self,
-        layout: FetchLayout,
-        isolation_level: int,
-        *,
-        keep: bool,
-        spans: bool = False,
-        noted: frozenset[int] = OUT_OF_RANGE,
-    ) -> None:
-        self.layout = layout
-        self.noted = noted
-        self._isolation = 1 if isolation_level else 0
-        self._ends_empty = layout.empty_ends[self._isolation]
-        self._list_at = layout.aborted if not keep else -1
-        self._keep = keep
-        self._at = _HEADER
-        self._topics_left = 0
-        self._left = 0
-        self._key = b""
-        self._partition = 0
-        self._open: PartitionResponse | None = None
-        self._skip = 0
-        self._tail = b""
-        self._waiting: list[bytes] = []
-        self._waiting_size = 0
-        self._waiting_for = 0
-        self._size = 0
-        self.offset = 0
-        """How many bytes of the response were walked so far. These may be forwarded."""
-        self.throttle_time_ms = 0
-        self.error_code = 0
-        self.session_id = 0
-        self.session_id_at = 0
-        """Offset in the frame. 0 below v7, and until it was read."""
-        self.partitions = 0
-        self.with_records = 0
-        """The number of entries with records."""
-        self.record_bytes = 0
-        self.record_spans: list[Span] | None = [] if spans else None
-        """The spans of records in the frame, in order. A span is added when the length of the records has
-        been read."""
-        self.entries: list[PartitionResponse] = []
-        self.runs: list[EmptyRun] = []
-        self.elements: list[tuple[bytes, int]] = []
-        """The topic elements, each with the topic key and the number of entries."""
-        self.hints: list[HintAt] = []
-        """The newer leaders in entries. Only versions with topic ids have them (v13 and later)."""
-        self.redirects = False
-        """Whether an entry has a preferred read replica (v11 and later)."""
-        self.failed = 0
-        """The number of entries with an error."""
-        self.errors: list[PartitionError] = []
-        """The entries with an error of `noted`, at most `MAX_ERRORS`."""
-        self.moved = 0
-        """The number of entries with error 6 or 74: the leader has moved, or the client's leader epoch is too
-        old."""
-        self.tagged = False
-        """Whether the response header or a topic element has tags. No schema of Fetch defines tags there."""
-        self.tags: list[TagSpan] = []
-        """The body's tags. Their offsets count from `tags_at`."""
-        self.tags_at = -1
-        """Offset of the body's tag buffer, which ends the frame. -1 until the walk reaches it, and below
-        v12."""
+    offset: int = 0
+    """How many bytes of the response were walked so far. These may be forwarded."""
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    session_id: int = 0
+    session_id_at: int = 0
+    """Offset in the frame. 0 below v7, and until it was read."""
+    partitions: int = 0
+    with_records: int = 0
+    """The number of entries with records."""
+    record_bytes: int = 0
+    record_spans: list[Span] | None = None
+    """The spans of records in the frame, in order. A span is added when the length of the records has been
+    read."""
+    entries: list[PartitionResponse] = field(default_factory=list)
+    runs: list[EmptyRun] = field(default_factory=list)
+    elements: list[tuple[bytes, int]] = field(default_factory=list)
+    """The topic elements, each with the topic key and the number of entries."""
+    hints: list[HintAt] = field(default_factory=list)
+    """The newer leaders in entries. Only versions with topic ids have them (v13 and later)."""
+    redirects: bool = False
+    """Whether an entry has a preferred read replica (v11 and later)."""
+    failed: int = 0
+    """The number of entries with an error."""
+    errors: list[PartitionError] = field(default_factory=list)
+    """The entries with an error of `noted`, at most `MAX_ERRORS`."""
+    moved: int = 0
+    """The number of entries with error 6 or 74: the leader has moved, or the client's leader epoch is too
+    old."""
+    tagged: bool = False
+    """Whether the response header or a topic element has tags. No schema of Fetch defines tags there."""
+    tags: Sequence[TagSpan] = ()
+    """The body's tags. Their offsets count from `tags_at`."""
+    tags_at: int = -1
+    """Offset of the body's tag buffer, which ends the frame. -1 until the walk reaches it, and below v12."""
+
+    # Where the walk is
+
+    _at: int = _HEADER
+    _topics_left: int = 0
+    _left: int = 0
+    """The entries of the current topic element that were not walked yet."""
+    _key: bytes = b""
+    _partition: int = 0
+    _open: PartitionResponse | None = None
+    """The current entry, if its tags were not walked yet."""
+    _skip: int = 0
+    _tail: bytes = b""
+    """The beginning of a unit that continues in the next chunk."""
+    _waiting: list[bytes] = field(default_factory=list)
+    """The next chunks of a long unit, until it is walked again. `_waiting_size` is their size."""
+    _waiting_size: int = 0
+    _waiting_for: int = 0
+    """The size from which on the unit is walked again. 0 if `_waiting` is not used."""
+    _size: int = 0
+    """The size of the frame."""
+    _isolation: int = 0
+    _ends_empty: bytes = b""
+    _list_at: int = -1
+
+    def __post_init__(self) -> None:
+        self._isolation = 1 if self.isolation_level else 0
+        self._ends_empty = self.layout.empty_ends[self._isolation]
+        if not self.keep:
+            self._list_at = self.layout.aborted
+        if self.spans:
+            self.record_spans = []
 
     @property
     def head_known(self) -> bool:
@@ -529,7 +499,7 @@ class FetchResponseWalk:
         key = buffer[at:end]
         self._left, at = self._count(buffer, end)
         self._key = key
-        if self._keep:
+        if self.keep:
             self.elements.append((key, self._left))
         self._at = _ENTRY_AT
         if self._left <= 0:
@@ -567,7 +537,7 @@ class FetchResponseWalk:
         redirects = layout.version >= RACK_VERSION and node != _NOBODY
         if redirects:
             self.redirects = True
-        if self._keep:
+        if self.keep:
             ends = self._ends_empty
             begin = start + layout.aborted
             empty = not records and buffer[begin : begin + len(ends)][: at - begin] == ends[: at - begin]
@@ -626,7 +596,7 @@ class FetchResponseWalk:
             return 0
         if count == MAX_RUN_MATCH and left > count:
             count += self._long_run(buffer, at + count * layout.response_entry, left - count)
-        if self._keep:
+        if self.keep:
             items = np.frombuffer(buffer, layout.response_item, count, at)
             self.runs.append(EmptyRun(self._key, items.copy(), base + at))
         self._left = left - count
