@@ -353,6 +353,8 @@ class SessionPlan(FetchPlan):
         """Return the full form of the broker's response, or None if the core has to process it."""
         rotation, size = self._rotation, len(frame)
         table, entry, empty = rotation.table, self._entry, self._empty
+        # What is behind may be starved, and an entry that is not described can't be filled in: the core has
+        # to compare the response with the table.
         if not (self.live and self._described) or table.behind:
             return None
         if self._limits.generation != self._generation:
@@ -366,7 +368,7 @@ class SessionPlan(FetchPlan):
             return None
         full = rotation.full(self._first, row, sent, frame[RESPONSE_CORRELATION_ID])
         saved = len(self._frame) - self._delta_size + len(full) - size
-        if saved <= 0:
+        if saved <= 0:  # the connection may have to rest
             return None
         if row >= 0:
             table.describe(row, sent[: table.layout.aborted])

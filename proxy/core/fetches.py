@@ -52,6 +52,7 @@ class Fetches(Fetching):
         """Decide how to send a complete fetch whose body begins at `body`, and send it to the broker."""
         self.version = request.version
         plans = self.state.plans
+        # The plan for the last fetch may not fit what is decided now.
         plans.forget_fetch()
         original = plans.template.read(frame) if plans.template is not None else None
         if original is None:
@@ -69,6 +70,7 @@ class Fetches(Fetching):
         if asked.direct:  # otherwise it is not what the client sent, which was counted
             kind = fetch_kind(fetch.session_id, fetch.session_epoch)
             self.state.tally.client.add_fetches(kind, len(frame), fetch.partitions)
+        # Before the decision, which asks whether the client has sessions of its own.
         if self.eligibility.observe(fetch):
             self.session.adopt(self.eligibility.given)
         way = self._decide(asked, fetch)

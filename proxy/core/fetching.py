@@ -190,6 +190,7 @@ class Fetching:
 
     def has_room(self, listing: Listing) -> bool:
         """Reserve memory for a fetch's partitions. `settle_memory` releases what the table does not use."""
+        # The table is only made after the room is reserved, so its size is estimated from above.
         budget, table = self.state.request_budget, self.session.table
         need = memory_of(listing) + (table.memory if table is not None else 0)
         if need > self._memory:

@@ -105,6 +105,8 @@ class ForwardedFetch(SentFetch):
                 self._forwarded = self.received
                 return [chunk]  # the usual case: complete and unchanged
             return self._forward_last(walk, chunk, tagged=tagged)
+        # An error of the session must be seen before the client has a byte. Tags with addresses are at the
+        # end, and wait until they are complete.
         if not walk.head_known:
             safe = 0
         elif tagged:
@@ -245,6 +247,7 @@ class ForwardPlan(FetchPlan):
         template = fetching.state.plans.template
         if template is None or len(request.frame) > MAX_COMPARED or reason not in _PLAIN:
             return None
+        # Native sessions change their epoch with each fetch, and (0, 0) may show that a client floods.
         if request.session_id or request.session_epoch >= 0:
             return None
         return cls(fetching, template, request, sent, reason)

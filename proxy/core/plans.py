@@ -125,6 +125,7 @@ class FetchTemplate:
         """Return the parsed form of a matching fetch, or None if the frame has to be parsed."""
         if not self.surrounds(frame):
             return None
+        # Each entry of a flexible version ends with its tags: here the byte 0 each.
         layout = self.request.layout
         if layout.flexible:
             size, (start, count) = layout.request_entry, self.request.topics.blocks[0]
@@ -456,7 +457,8 @@ class Plans:
         fields = changeable(api_key, version, frame[body:])
         if fields is not None:
             spans = [(body + start, body + end) for start, end in fields]
-            for other in self.requests.values():  # a client produces in one version
+            # A client produces in one version: an older template would only take memory.
+            for other in self.requests.values():
                 other.response = None
             plan.response = Template(frame, [(0, RESPONSE_START_BYTES), *spans])
 

@@ -119,6 +119,7 @@ class Savings:
         close = bare + _CLOSE_RESPONSE + (_VERSIONS if asks else 0)
         if self._waits():
             return False
+        # A session on v7 or later can cost nothing but its close: an eighth of what has passed pays for that.
         at_once = not self._patience and self._spent + full >= _CLOSES * close
         if not at_once and self._alike < _ALIKE:
             return False
@@ -149,8 +150,12 @@ class Savings:
         changed = min(count, self._news) * wide.request_entry
         lost = count * narrow.request_entry - changed + self._spared(count, 0, narrow, wide)
         regret, self._regret = self._regret, self._regret + max(0.0, lost)
+        # A list that has just lost partitions may get them back: then only what earlier fetches have shown
+        # counts, not what this one would have saved.
         if self._waits() or (regret if forgotten else self._regret) < price:
             return SessionForm.WIRE
+        # The last expense has not paid yet. Without a wait, a list that changes with each fetch would be paid
+        # for with each fetch.
         if self._owed > 0 and not self._waited:
             self.failed()
             return SessionForm.WIRE
@@ -211,7 +216,7 @@ class Savings:
         """
         credit = self._credit + saved
         if credit >= 0:
-            self._credit = max(min(credit, self._limit), min(credit, self._credit))
+            self._credit = min(credit, self._limit)
             return False
         rested = self._rest > 0
         self._rest += -credit * PLAIN_PER_LOST

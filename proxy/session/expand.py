@@ -33,6 +33,7 @@ depends on this order (trap 23)."""
 COPIED: Final = 1 << 12
 """Entries below this many bytes are copied, because a separate piece would cost more."""
 _UNIFORM_WORTH: Final = 8
+"""From this many topics on, topics of one shape are written as columns, without a step for each."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -340,6 +340,7 @@ class FetchSessionHandler:
                 says = _ID if walk.session_id > 0 or (walk.session_id and not full) else Says.NO_ID
                 if says is not _ID and not full:
                     result.reason, result.loss = _NO_ID, Loss.NO_ID
+        # What is readable counts for one response. What is due stays due after one that a throttle emptied.
         self._readable = set()
         self._taken = None
         pair, result.action = (AFTER_FULL if full else AFTER_INCREMENTAL)[says]
