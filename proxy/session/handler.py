@@ -7,17 +7,17 @@ response and the table do not contain everything that a full response needs, the
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 import numpy as np
 
 from proxy.protocol.api import ErrorCode
-from proxy.protocol.fetch_layout import HIGH_WATERMARK, Entries, Rows
+from proxy.protocol.fetch_layout import Entries, Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing, Topics, build_fetch_request, next_epoch
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
 from proxy.session.decision import Delta, Incremental, Rotated
 from proxy.session.expand import FOUND_BEFORE_READING
+from proxy.session.left_out import Expected
 from proxy.session.partitions import PartitionTable, is_rotation
 from proxy.session.rotation import Rotation
 from proxy.session.state import (
@@ -102,18 +102,9 @@ class FetchSessionHandler:
     """The partitions of the session. Without a session, the partitions of the last fetch."""
     rotation: Rotation | None = None
     """The fast path if the list of the last fetch was only rotated."""
+    expected: Expected = field(default_factory=Expected)
+    """What the session's next response must contain."""
     _taken: _Taken | None = None
-    _due: dict[tuple[bytes, int], int] = field(default_factory=dict)
-    """Partitions that the session's next response must contain, each with the high watermark that the
-    broker last sent in the session."""
-    _readable: set[tuple[bytes, int]] = field(default_factory=set)
-    """Partitions that the session's next response must contain if it has no records."""
-    _unread: set[tuple[int, int]] = field(default_factory=set)
-    """The row and the fetch offset of the first `_MAX_UNREAD` partitions that had more to read when
-    `waits` was last called."""
-    _stuck: set[int] = field(default_factory=set)
-    """The rows of partitions that had more to read at the last two calls of `waits`, at the same fetch
-    offset."""
 
     def __repr__(self) -> str:
         size = self.table.size if self.table is not None else 0
@@ -231,7 +222,7 @@ class FetchSessionHandler:
         table = self._require_table()
         self.state = TRANSITIONS[self.state, SessionEvent.ASK_FULL]
         table.forget_responses()
-        self._due, self._readable = {}, set()
+        self.expected.forget()
         # (id, 0) makes the broker drop the old session and create another; (0, 0) creates one (KIP-227;
         # fetch-semantics 2.2, case 15).
         self.epoch = 0
@@ -315,7 +306,7 @@ class FetchSessionHandler:
         `empties` is true for brokers that discard the entries of throttled responses (Kafka 2.0 and later).
         Their empty throttled responses contain no information about partitions.
         """
-        full = self.state is _REQUESTED
+        full, expected = self.state is _REQUESTED, self.expected
         result = SessionResult(_COMPLETE)
         # KIP-219: brokers from 2.0 on discard the read, so the response says nothing about any partition
         # (fetch-semantics 2.8, cases 48 and 55).
@@ -330,7 +321,9 @@ class FetchSessionHandler:
             if misfit := _misfit(table, taken, full=full):
                 says = Says.MISFIT
                 result.reason = misfit
-            elif (self._due or self._readable) and self._leaves_out(table, taken):
+            elif (expected.due or expected.readable) and expected.missing(
+                table, walk, taken.rows | taken.empty
+            ):
                 says = Says.MISFIT
                 result.reason, result.loss = _LEFT_OUT, Loss.LEFT_OUT
             else:
@@ -340,8 +333,7 @@ class FetchSessionHandler:
                 says = _ID if walk.session_id > 0 or (walk.session_id and not full) else Says.NO_ID
                 if says is not _ID and not full:
                     result.reason, result.loss = _NO_ID, Loss.NO_ID
-        # What is readable counts for one response. What is due stays due after one that a throttle emptied.
-        self._readable = set()
+        expected.readable.clear()
         self._taken = None
         pair, result.action = (AFTER_FULL if full else AFTER_INCREMENTAL)[says]
         if pair is _NEXT:
@@ -356,70 +348,19 @@ class FetchSessionHandler:
         return result
 
     def waits(self) -> bool:
-        """Return whether the client does not advance at a partition that has more records.
-
-        It does not advance if its fetch offset is the same as at the last call. The next response should then
-        contain records of the partition, unless the limits of the fetch leave no room for them.
-        """
-        before, self._unread, self._stuck = self._unread, set(), set()
-        if self.table is None or not self.epoch:
-            return False
-        rows, offsets = self.table.unread()
-        self._unread = set(zip(rows[:_MAX_UNREAD].tolist(), offsets[:_MAX_UNREAD].tolist(), strict=True))
-        self._stuck = {row for row, _ in before & self._unread}
-        return len(self._stuck) > 0
+        """Return whether the client does not advance, see `Expected.waits`."""
+        return self.expected.waits(self.table if self.epoch else None)
 
     def check(self, walk: FetchResponseWalk) -> None:
-        """Note what the session's next response must contain. `walk` is the full response to a check.
-
-        A session's response contains each partition that has changed since the broker last sent it
-        (fetch-semantics 2.5). So the next response must contain each partition with a higher high watermark
-        in `walk`. A response without any records must also contain the partitions that `waits` has found and
-        of which `walk` has records. If a partition is missing, the broker has lost it.
-        """
-        table = self.table
-        if table is None or not self.epoch:
-            return
-        due: dict[tuple[bytes, int], int] = {}
-        for run in walk.runs:
-            fields = run.entries.view(walk.layout.response_fields)
-            rows = table.rows(run.key, fields["partition"])
-            reported = table.high_watermarks(rows)
-            newer = (rows >= 0) & table.known[rows] & (fields["high_watermark"] > reported)
-            due |= {
-                (run.key, int(fields["partition"][place])): int(reported[place])
-                for place in newer.nonzero()[0][:_MAX_DUE].tolist()
-            }
-        for entry in walk.entries:
-            row = table.row(entry.key, entry.partition)
-            if row < 0 or entry.error_code or not table.known[row]:
-                continue
-            if entry.records and row in self._stuck:
-                self._readable.add((entry.key, entry.partition))
-            last_reported = int(table.high_watermarks(np.array([row]))[0])
-            if int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True) > last_reported:
-                due[entry.key, entry.partition] = last_reported
-        self._due = dict(islice(due.items(), _MAX_DUE))
-
-    def _leaves_out(self, table: PartitionTable, taken: _Taken) -> bool:
-        due, self._due = self._due, {}
-        sent = taken.rows | taken.empty
-        for (key, partition), reported in due.items():
-            row = table.row(key, partition)
-            if row < 0 or not table.known[row] or row in sent:
-                continue
-            if int(table.high_watermarks(np.array([row]))[0]) == reported:
-                return True
-        if taken.walk.record_bytes or taken.walk.throttle_time_ms:
-            return False
-        rows = [table.row(key, partition) for key, partition in self._readable]
-        return any(row >= 0 and table.known[row] and row not in sent for row in rows)
+        """Note what the session's next response must contain. `walk` is the full response to a check."""
+        if self.table is not None and self.epoch:
+            self.expected.check(walk, self.table)
 
     def drop(self) -> None:
         self.state = SessionState.NONE
         self.session_id = self.epoch = 0
         self.table = self.rotation = self._taken = None
-        self._due, self._readable = {}, set()
+        self.expected.forget()
 
     def forget_list(self) -> None:
         """Forget the partitions of earlier fetches. Call this only while there is no session."""
@@ -487,7 +428,7 @@ class FetchSessionHandler:
                 taken.misfit = outside
                 return taken
             table.apply_run(run, rows)
-            if self._due or self._readable:
+            if self.expected.due or self.expected.readable:
                 taken.empty.update(rows.tolist())
             taken.runs = len(walk.runs)
         result, seen = taken.result, taken.rows
@@ -544,8 +485,6 @@ _ERRORS: Final[dict[int, Says]] = {
     ErrorCode.INVALID_FETCH_SESSION_EPOCH: Says.SESSION_ERROR,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: Says.SESSION_ERROR,
 }
-_MAX_DUE: Final = 1024
-_MAX_UNREAD: Final = 64
 _NO_ID: Final = "the broker does not have the session"
 _LEFT_OUT: Final = "the broker leaves out partitions with something new"
 _OTHER_PARTITIONS: Final = "other partitions than asked for"
