@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from struct import Struct as Layout
 from typing import Final, TypeAlias
 
 from proxy.protocol import messages
@@ -14,7 +13,6 @@ from proxy.protocol.primitives import (
     Buffer,
     ProtocolError,
     UnknownVersion,
-    encode_count,
     read_compact_string,
     skip_tags,
 )
@@ -37,7 +35,6 @@ Ranges: TypeAlias = frozenset[tuple[int, tuple[int, int]]]
 """API keys, each with a lowest and a highest version."""
 NO_RANGES: Final[Ranges] = frozenset()
 _RAISED_FROM: Final = 5
-_VERSION_RANGE: Final = Layout(">hhh")
 _ABSENT: Final = -1
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
 
@@ -201,8 +198,9 @@ def refusal(correlation_id: bytes) -> bytes:
     It has the form of v0, error 35, and only the API key of ApiVersions.
     """
     # One element, for this key, as brokers from 2.4 on send it (KIP-511; fetch-semantics, trap 31).
-    own = _VERSION_RANGE.pack(ApiKey.API_VERSIONS, 0, _LAST_VERSION)
-    body = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2) + encode_count(1) + own
+    code, own = ErrorCode.UNSUPPORTED_VERSION, ApiKey.API_VERSIONS
+    offered = [{"api_key": own, "min_version": 0, "max_version": _LAST_VERSION}]
+    body = messages.body(API_VERSIONS, own, 0, error_code=code, api_keys=offered)
     return (len(correlation_id) + len(body)).to_bytes(4) + correlation_id + body
 
 
