@@ -40,6 +40,7 @@ SANS_IO = (
     "proxy.text.printable",
     "proxy.text.units",
     "proxy.text.values",
+    "proxy.version",
     "proxy.protocol",
     "proxy.session",
     *(

@@ -46,7 +46,7 @@ from replay.exits import (
     EXIT_TERMINATED,
 )
 from replay.protocol.names import name_of
-from replay.report.wording import both_sides, percent, shown
+from replay.report.wording import both_sides, first_of, percent
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
@@ -213,9 +213,7 @@ def _most(left_out: Sequence[LeftOutRow]) -> str:
 
 
 def _report_absent_clients(script: Script, chosen: Iterable[str]) -> None:
-    names = [shown(name) for name in sorted(script.clients)]
-    there = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if names[_LISTED:] else "")
-    if there:
+    if there := first_of(sorted(script.clients), _LISTED):
         for name in sorted(set(chosen) - script.clients):
             _say(f"no request is of --client {name}; the capture has the client ids: {there}")
 

@@ -5,11 +5,11 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from math import floor
 from typing import Final, TypedDict
 
 from proxy.protocol.api import ApiKey
+from proxy.version import VERSION
 from replay.drive.access import Access
 from replay.drive.asked import asked, fetched, nameless, needed
 from replay.drive.compare import Comparison, Keeper
@@ -34,7 +34,6 @@ from replay.drive.target import Destination, look, names_of
 from replay.drive.wire import TargetError
 from replay.protocol.naming import SCHEMAS
 
-VERSION: Final = version("kafka-fetchgate")
 TARGET: Final = "target"
 AGAINST: Final = "against"
 OWN: Final = b"-replay"

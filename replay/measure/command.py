@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import Final, NoReturn
@@ -25,6 +24,7 @@ from rich.console import Console
 from proxy.text.environment import environment
 from proxy.text.options import ConfigError
 from proxy.text.printable import printable
+from proxy.version import VERSION
 from replay.capture.files.outputs import why_not
 from replay.capture.files.secrets import load
 from replay.capture.files.sources import Source, expand, is_table, spool
@@ -44,7 +44,7 @@ from replay.measure.work import Work
 from replay.measure.zones_report import ZonePrice
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
-from replay.report.wording import plural, shown, size, untold
+from replay.report.wording import first_of, plural, shown, size, untold
 from replay.report.zone_wording import racks_without_brokers
 from replay.report.zones_model import any_zone_known
 
@@ -146,7 +146,7 @@ def _measured(options: MeasureOptions, console: Console, scratch: str) -> Report
         without = dataclasses.replace(work.choice, without=copies)
         found = _collected(dataclasses.replace(work, choice=without), options, console)
     about = About(
-        version=_version(),
+        version=VERSION,
         policy=options.policy,
         filters=Filters(
             ports=[*options.port],
@@ -233,9 +233,7 @@ def _absent(found: Collected, result: Report) -> Iterator[str]:
         ("--topic", "topics", filters["topics"], topics, found.names.values()),
     ):
         names = sorted(set(known) | {name for name in there if name})
-        listed = ", ".join(map(shown, names[:_LISTED]))
-        more = f" and {len(names) - _LISTED} more" if names[_LISTED:] else ""
-        has = f"; the capture has the {noun}: {listed}{more}" if names else ""
+        has = f"; the capture has the {noun}: {first_of(names, _LISTED)}" if names else ""
         for name in chosen:
             if name not in there:
                 yield f"no {fetch} is of {option} {shown(name)}{has}"
@@ -270,8 +268,7 @@ def _zoneless(found: Collected, about: About, result: Report) -> Iterator[str]:
     zones = result["zones"]
     there = {row["rack"] for row in zones["clients"]}
     hosts = sorted({host.strip("[]") for host in found.addresses})
-    more = f" and {len(hosts) - _LISTED} more" if hosts[_LISTED:] else ""
-    has = f"; the capture has clients at {', '.join(hosts[:_LISTED])}{more}" if hosts else ""
+    has = f"; the capture has clients at {first_of(hosts, _LISTED)}" if hosts else ""
     for network, rack in about.racks.clients:
         if rack not in there:
             yield f"--client-rack {network}={shown(rack)}: no client is in this network{has}"
@@ -417,9 +414,3 @@ def _discard_output() -> None:
 def _fail(error: Exception | str, code: int) -> int:
     sys.stderr.write(f"fetchgate replay measure: {error}\n")
     return code
-
-
-def _version() -> str:
-    with suppress(PackageNotFoundError):
-        return version("kafka-fetchgate")
-    return "unknown"

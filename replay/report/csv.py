@@ -11,6 +11,7 @@ CRLF, names in the first row.
 """
 
 import csv
+import io
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -21,17 +22,16 @@ from replay.report.model import (
     BrokerRow,
     ClientRow,
     ConnectionRow,
-    Decision,
     Eligible,
     FetchReport,
     Net,
     Report,
     SessionsReport,
     ToDo,
+    TopicRow,
     predicted_bytes,
 )
-from replay.report.table import ReportColumn, ReportLine, ReportTable
-from replay.report.zones_model import ByZone, ZonedBytes, ZonedClient, ZonedTopic, ZonesReport
+from replay.report.zones_model import ByZone, ZonedBytes, ZonesReport
 
 NAMES: Final = (
     "by",
@@ -96,29 +96,18 @@ ZONE_COLUMNS: Final = (
 def render(report: Report) -> str:
     """Return the report as CSV text.
 
-    Write it as UTF-8 without translation of line ends. Names from clients and brokers are printable. If a
-    spreadsheet would take a name for a formula, an apostrophe is put before the name.
+    Write it as UTF-8 without translation of line ends. Numbers are not rounded, so that programs can use
+    them. Names from clients and brokers are printable. If a spreadsheet would take a name for a formula, an
+    apostrophe is put before the name.
     """
     zones = report.get("zones")
     columns = COLUMNS if zones is None else (*COLUMNS, *ZONE_COLUMNS)
-    rows = [*_rows(report), *(_zone_rows(zones) if zones is not None else ())]
-    lines = [ReportLine(values=[row.get(name) for name in columns]) for row in rows]
-    return table(ReportTable(title="", columns=[ReportColumn(title=name) for name in columns], lines=lines))
-
-
-def table(described: ReportTable) -> str:
-    """Return a table as CSV. Numbers are not rounded, so that programs can use them. None becomes empty."""
-    lines = _Lines()
-    writer = csv.writer(lines)
-    writer.writerow(column.title for column in described.columns)
-    writer.writerows(map(_plain, line.values) for line in described.lines)
-    return "".join(lines)
-
-
-class _Lines(list[str]):
-    """A list of lines. Its method `write` lets the module `csv` write to it."""
-
-    write = list[str].append
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, extrasaction="ignore")
+    writer.writeheader()
+    for row in (*_rows(report), *(_zone_rows(zones) if zones is not None else ())):
+        writer.writerow({name: _plain(value) for name, value in row.items()})
+    return text.getvalue()
 
 
 def _plain(value: object) -> object:
@@ -129,29 +118,20 @@ def _plain(value: object) -> object:
 
 
 def _rows(report: Report) -> Iterator[Mapping[str, object]]:
+    # What a row of the report has and no column is named for is left out.
     decision = report["decision"]
     yield {
+        **decision,
         "by": "total",
         "connections": report["input"]["connections"],
         **_figures(report["fetch"]),
-        **_of_a_day(decision),
-        "captured_seconds": decision["captured_seconds"],
-        "reason": decision["reason"],
+        "to_do": None,
         **_net(report["modelled"]["net"]),
     }
     to_do = {_client_key(row): row for row in decision["to_do"]}
     for client in report["by_client"]:
-        row = to_do[_client_key(client)]
-        yield {
-            "by": "client",
-            **_names(client),
-            **_figures(client["fetch"]),
-            **_of_a_day(row),
-            "to_do": row["sentence"],
-            "advice_saves_bytes_per_day": row["advice_saves_bytes_per_day"],
-            "advice_saves_money_per_month": row["advice_saves_money_per_month"],
-            **_why(client),
-        }
+        advice = to_do[_client_key(client)]
+        yield {**advice, **_of("client", client), "to_do": advice["sentence"], **_why(client)}
         for reason, passed in client["passed"].items():
             yield {
                 "by": "passed",
@@ -163,25 +143,20 @@ def _rows(report: Report) -> Iterator[Mapping[str, object]]:
                 "passed_bytes": passed["bytes"],
             }
     for topic in report["by_topic"]:
-        yield {"by": "topic", **_names(topic), **_figures(topic["fetch"])}
+        yield _of("topic", topic)
     for broker in report["by_broker"]:
-        yield {"by": "broker", **_names(broker), **_figures(broker["fetch"]), **_why(broker)}
+        yield {**_of("broker", broker), **_why(broker)}
     for connection in report["connections"]:
-        yield {
-            "by": "connection",
-            **_names(connection),
-            **_figures(connection["fetch"]),
-            **_why(connection),
-        }
+        yield {**_of("connection", connection), **_why(connection)}
 
 
 def _zone_rows(zones: ZonesReport) -> Iterator[Mapping[str, object]]:
     moved = {f"{way}_bytes": zones[way]["moved_bytes"] for way in ("client_rack", "rack_clients")}
     yield {"by": "zones", **_by_zone(zones), **moved}
     for client in zones["by_client"]:
-        yield {"by": "zone client", **_names(client), **_by_zone(client), **_moved(client)}
+        yield {**client, "by": "zone client", **_by_zone(client)}
     for topic in zones["by_topic"]:
-        yield {"by": "zone topic", **_names(topic), **_by_zone(topic), **_moved(topic)}
+        yield {**topic, "by": "zone topic", **_by_zone(topic)}
     for pair in zones["pairs"]:
         yield {
             "by": "zone pair",
@@ -200,8 +175,8 @@ def _by_zone(row: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _moved(row: ZonedClient | ZonedTopic) -> dict[str, int]:
-    return {"client_rack_bytes": row["client_rack_bytes"], "rack_clients_bytes": row["rack_clients_bytes"]}
+def _of(kind: str, row: ClientRow | TopicRow | BrokerRow | ConnectionRow) -> dict[str, object]:
+    return {**row, "by": kind, **_figures(row["fetch"])}
 
 
 def _why(row: ClientRow | BrokerRow | ConnectionRow) -> dict[str, str]:
@@ -212,14 +187,6 @@ def _client_key(row: ClientRow | ToDo) -> tuple[str, str, int]:
     return row["client_id"], row["software"], row["fetch_version"]
 
 
-def _of_a_day(row: Decision | ToDo) -> dict[str, int | float]:
-    figures = (
-        ("saved_bytes_per_day", row["saved_bytes_per_day"]),
-        ("money_per_month", row["money_per_month"]),
-    )
-    return {name: figure for name, figure in figures if figure is not None}
-
-
 def _net(net: Net | None) -> dict[str, float]:
     if net is None:
         return {}
@@ -227,10 +194,6 @@ def _net(net: Net | None) -> dict[str, float]:
     return {"net_per_month": net["services"][0]["net_per_month"]} | (
         {"net_between_zones_per_month": between["net_per_month"]} if between else {}
     )
-
-
-def _names(row: Mapping[str, object]) -> dict[str, object]:
-    return {name: row[name] for name in NAMES if name in row}
 
 
 def _figures(fetch: FetchReport) -> dict[str, int | float]:

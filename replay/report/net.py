@@ -13,11 +13,11 @@ from replay.report.wording import (
     estimated_amount,
     estimated_from,
     estimated_price,
+    first_of,
     number,
     per_gb,
     plural,
     price,
-    shown,
     size,
     untold,
 )
@@ -130,11 +130,10 @@ def _paying(found: Net, paying: NetPaying) -> str:
     if count in {0, found["sidecars"]}:
         return ""
     saves = "saves more than it costs" if count == 1 else "save more than they cost"
-    more = f" and {number(count - _LISTED)} more" if addresses[_LISTED:] else ""
     sums = _sums(found, paying["saved_per_month"], paying["cost_per_month"], "", paying["net_per_year"])
     return (
         f" {number(count)} of the {plural(found['sidecars'], 'sidecar')} {saves}. With sidecars only at "
-        f"{', '.join(map(shown, addresses[:_LISTED]))}{more}: {sums}."
+        f"{first_of(addresses, _LISTED)}: {sums}."
     )
 
 

@@ -196,6 +196,12 @@ def shown(name: str, *, empty: str = "(none)") -> str:
     return text or empty
 
 
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return at most so many names, and how many others there are."""
+    more = f" and {number(len(names) - most)} more" if names[most:] else ""
+    return f"{', '.join(map(shown, names[:most]))}{more}"
+
+
 def quoted(name: str) -> str:
     """Format a name in a sentence. An empty name has no quotes."""
     return f'"{shown(name)}"' if name else shown(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from replay.report import csv, html, terminal
+from replay.report import html, terminal
 from replay.report.model import ClientRow, Report
 from replay.report.table import BYTES, NAME, SAVING, ReportColumn, ReportLine, ReportTable, SavedBytes
 from replay.report.wording import FORMULA, POLICY, PRODUCT
@@ -257,7 +257,6 @@ def test_a_table_has_one_description_for_all_forms() -> None:
     assert " ".join(out.getvalue().split()) == "T client id bytes part =a<b 12.3 kB -50.0 % note"
     assert Page(page).text == "Client id Bytes Saved Why =a<b note 12.3 kB -50.0 % x"
     assert '<td class="n bad" title="-5 B" data-label="Saved">-50.0 %</td>' in page.replace("\xa0", " ")
-    assert csv.table(described).splitlines()[0] == "Client id,Bytes,Saved,Why"
 
 
 def test_floors_are_a_part_of_its_own() -> None:
