@@ -5,71 +5,39 @@ without a replica selector and without a rack in the fetch. `proxy.features.rack
 of a connection.
 
 What only a leader can answer then comes to the replica, too. Whoever handles that asks `RackLeaders` for the
-true leader. After trouble, a client gets true Metadata for some time (`RackLeaders.distrust`).
+true leader. After trouble, a client gets true Metadata for some time (`Distrust`).
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
-from proxy.core.connection_state import ConnectionState
-from proxy.features.racks.racks import RETURNS, BrokerRacks
-from proxy.protocol.api import ApiKey
+from proxy.core.connection_state import ConnectionState, RequestFramer
+from proxy.core.in_flight import Handler, Over
+from proxy.core.requests import readable
+from proxy.features.racks.distrust import ALL, Client, Distrust
+from proxy.features.racks.racks import BrokerRacks
+from proxy.protocol.api import LENGTH_BYTES, ApiKey, request_header, response_header
 from proxy.protocol.brokers import read_brokers
 from proxy.protocol.leader_requests import Place
 from proxy.protocol.metadata import NOBODY, NodeIds, Replicas, read_replicas, with_leaders
-from proxy.protocol.primitives import UUID_BYTES, ProtocolError
+from proxy.protocol.primitives import UUID_BYTES, Buffer, ProtocolError, Truncated
 
 MAX_BYTES: Final = 1 << 23
 """The memory limit for known topics, enough for 300,000 partitions with three replicas. Topics that were in
 no response for longest are forgotten first."""
-MAX_CLIENTS: Final = 10_000
-"""For how many clients it is remembered that they get true Metadata."""
-MAX_PLACES: Final = 1000
-"""For how many topics and partitions this is remembered of one client. A client with more of them gets true
-Metadata for all topics."""
-TRUE_SECONDS: Final = 60.0
-"""How long a client gets true Metadata for a partition that its replica did not serve."""
-LONG_SECONDS: Final = 300.0
-"""How long it does if that happens again within this time after the first time."""
-LEAVES_SECONDS: Final = 10.0
-"""A client that got error 6 has asked for Metadata, and has left the replica, after this time. A client that
-still reads there has got no Metadata, or was led there again."""
-AWAY_SECONDS: Final = 3.0
-"""A client that got error 6 has asked a gateway at this address for Metadata after this time."""
-PAUSE_SECONDS: Final = 30.0
-"""How long nobody is led to a follower after it has failed. The leader may not know yet that it has
-failed."""
-MAX_PAUSE_SECONDS: Final = 300.0
-"""The longest such pause. Each failure soon after the last pause doubles the pause."""
+_MAX_HEADER: Final = 1 << 16
+"""How many bytes of a request are kept until its client id has arrived."""
 _MORE_BYTES: Final = 400
 """The memory for a known topic in addition to its columns."""
 _PARTITION, _LEADER, _EPOCH, _IN_SYNC = 0, 1, 2, 3
 """The columns of `_Known.table`. In-sync replicas are in the last ones."""
-
-
-ALL: Final = b"", -1
-"""Stands for all partitions of all topics. A topic with the number -1 stands for all its partitions."""
-
-
-class Pause(NamedTuple):
-    """A time in which nobody is led to a follower that has failed, or a client to no follower. In seconds."""
-
-    until: float = -inf
-    seconds: float = PAUSE_SECONDS
-
-    def after(self, now: float) -> "Pause":
-        """Return the pause that begins now, because a follower has failed again."""
-        recent = now - self.until < MAX_PAUSE_SECONDS
-        seconds = min(2 * self.seconds, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
-        return Pause(now + seconds, seconds)
 
 
 class Reading(Protocol):
@@ -79,7 +47,7 @@ class Reading(Protocol):
         """Decide anew about the next fetch."""
 
     def hurry(self, now: float) -> None:
-        """See `Follower.hurry`."""
+        """Look at the broker now: a broker was late with a request of another client."""
 
 
 @dataclass(slots=True, eq=False)
@@ -122,38 +90,20 @@ class RackLeaders:
         """The memory of all known topics in bytes."""
         self.named = 0
         """How many partitions in Metadata responses a replica was named for."""
-        self.returns: Counter[str] = Counter(dict.fromkeys(RETURNS, 0))
-        """How often a client, or all, got true Metadata for some time, by reason."""
         self.held = 0
         """How many responses were held back."""
         self.changes = 0
         """How often something else was learned of leaders, replicas or racks."""
-        self._true: OrderedDict[tuple[str, str], dict[Place, Pause]] = OrderedDict()
-        """The clients that get true Metadata, by client id and host, and the partitions for which they do."""
-        self._asked: OrderedDict[tuple[str, str], float] = OrderedDict()
-        """When each client last asked for Metadata, by client id and host, in seconds."""
-        self._out: dict[int, Pause] = {}
-        """By node id."""
+        self.distrust = Distrust(self._name)
+        self.fetching: Counter[Client] = Counter()
+        """The number of open connections that have fetched, by client."""
         self._stages: set[Reading] = set()
-        self._silent: dict[int, float] = {}
-        """Until when a broker that was late with a request counts as silent, in seconds."""
 
     def __repr__(self) -> str:
         return f"<RackLeaders topics={len(self._topics)} named={self.named}>"
 
     def names_for(self, client_id: str) -> bool:
         return client_id in self._clients()
-
-    def asks(self, client_id: str, host: str, now: float) -> None:
-        """Note that a client asks for Metadata."""
-        self._asked[client_id, host] = now
-        self._asked.move_to_end((client_id, host))
-        if len(self._asked) > MAX_CLIENTS:
-            self._asked.popitem(last=False)
-
-    def has_asked(self, client_id: str, host: str, since: float) -> bool:
-        """Return whether a client has asked for Metadata since a time in seconds."""
-        return self._asked.get((client_id, host), -inf) >= since
 
     # What the process knows of leaders
 
@@ -270,112 +220,16 @@ class RackLeaders:
 
     # Replicas that have failed
 
-    def failed(self, node_id: int | None, how: str, now: float) -> None:
-        """Note that a replica does not serve its clients. For some time no client is told of it.
-
-        `how` is ``closed``, ``overdue`` or ``unreachable``. If it is late with a request, it is probably late
-        with others as well.
-        """
-        self.returns[how] += 1
-        if node_id is None:
-            return
-        last = self._out.get(node_id, Pause())
-        if now >= last.until:
-            self._out[node_id] = last.after(now)
-        if how == "overdue":
-            self._silent[node_id] = self._out[node_id].until
+    def failed(self, node_id: int | None, reason: str, now: float) -> None:
+        """See `Distrust.failed`. A replica that is late with a request is probably late with others."""
+        self.distrust.failed(node_id, reason, now)
+        if reason == "overdue":
             for stage in tuple(self._stages):
                 stage.hurry(now)
 
-    def silent(self, node_id: int | None, now: float) -> bool:
-        """Return whether a replica was late with a request, less than a pause ago."""
-        return node_id is not None and now < self._silent.get(node_id, 0.0)
-
     def unreachable(self, node_id: int | None, now: float) -> None:
         if self.racks.is_here(node_id):  # it may be a follower
-            self.failed(node_id, "unreachable", now)
-
-    def _is_out(self, node_id: int, now: float) -> bool:
-        return node_id in self._out and now < self._out[node_id].until
-
-    # True Metadata
-
-    def distrust(
-        self,
-        client_id: str,
-        host: str,
-        topics: Iterable[bytes] | None,
-        seconds: float,
-        reason: str,
-        now: float,
-    ) -> None:
-        """Give a client true Metadata for some time.
-
-        Topics are given by name or id, None stands for all. A longer time that was given before stays.
-        `reason` is one of `RETURNS`.
-        """
-        self.returns[reason] += 1
-        places = [ALL] if topics is None else [(self._name(key), -1) for key in topics]
-        given = dict.fromkeys(places, seconds)
-        self._distrust(client_id, host, given, now)
-
-    def refused(self, client_id: str, host: str, places: Iterable[Place], reason: str, now: float) -> None:
-        """Note that a follower does not serve a client. For some time the client gets true Metadata.
-
-        `reason` is one of `RETURNS`.
-        """
-        before = self._true.get((client_id, host), {})
-        seconds: dict[Place, float] = {}
-        for key, partition in places:
-            place = self._name(key), partition
-            last = before.get(place, before.get(ALL))
-            if last is None or now >= last.until:
-                recent = last is not None and now - last.until < LONG_SECONDS
-                seconds[place] = LONG_SECONDS if recent else TRUE_SECONDS
-        self.returns[reason] += len(seconds)
-        if seconds:
-            self._distrust(client_id, host, seconds, now)
-
-    def _distrust(self, client_id: str, host: str, seconds: dict[Place, float], now: float) -> None:
-        found = self._true.setdefault((client_id, host), {})
-        self._true.move_to_end((client_id, host))
-        for place, each in seconds.items():
-            last = found.get(place, Pause())
-            # A pause that is made longer began with its first cause: see `is_distrusted`.
-            begun = last.until - last.seconds if now < last.until else now
-            found[place] = max(last, Pause(now + each, now + each - begun))
-        if len(found) > MAX_PLACES:
-            latest = max(found.values())
-            found.clear()
-            found[ALL] = latest
-        if len(self._true) > MAX_CLIENTS:
-            self._true.popitem(last=False)
-
-    def is_distrusted(self, client_id: str, host: str, place: Place, now: float) -> bool:
-        """Return whether a client has got true Metadata for a partition since a follower did not serve it.
-
-        If it gets true Metadata for all topics, it may not have asked yet: see `LEAVES_SECONDS`.
-        """
-        found = self._true.get((client_id, host), {})
-        one, every = found.get((self._name(place[0]), place[1])), found.get(ALL)
-        if one is not None and now < one.until:
-            return True
-        return every is not None and every.until - every.seconds + LEAVES_SECONDS <= now < every.until
-
-    def _distrusted(self, client_id: str, host: str, now: float) -> dict[bytes, list[int]]:
-        """Return the topics and partitions for which a client gets true Metadata, see `ALL`."""
-        found = self._true.get((client_id, host))
-        if found is None:
-            return {}
-        for place in [place for place, each in found.items() if now - each.until >= LONG_SECONDS]:
-            del found[place]
-        if not found:
-            del self._true[client_id, host]
-        true: dict[bytes, list[int]] = {}
-        for (name, partition), each in found.items():
-            if now < each.until:
-                true.setdefault(name, []).append(partition)
-        return true
+            self.distrust.failed(node_id, "unreachable", now)
 
     # Metadata
 
@@ -399,7 +253,7 @@ class RackLeaders:
             return body
         self._learn(found, now)
         here = [node_id for node_id in sorted(found.brokers) if self.racks.is_here(node_id)]
-        true = self._distrusted(client_id, host, now)
+        true = self.distrust.true_for((client_id, host), now)
         if not here or ALL[0] in true:
             return body
         may = (found.error == 0) & (found.leader >= 0) & ~np.isin(found.leader, here)
@@ -409,42 +263,63 @@ class RackLeaders:
             elif (partitions := true.get(topic.name)) is not None:
                 may[rows] &= ALL[1] not in partitions and ~np.isin(found.partition[rows], partitions)
         rows_named = np.nonzero(may)[0]
-        usable = [node_id for node_id in here if not self._is_out(node_id, now)]
+        usable = [node_id for node_id in here if not self.distrust.is_out(node_id, now)]
         chosen = _choose(found, rows_named, usable, client_id)
         rows_named, chosen = rows_named[chosen != NOBODY], chosen[chosen != NOBODY]
         self.named += len(rows_named)
         return with_leaders(body, found.at[rows_named], chosen) if len(rows_named) else body
 
 
-class SentAway:
-    """Notices that a client comes back to a replica although it was told to ask the leader.
+class NameReplicas(Over):
+    """Names replicas in the client's Metadata response, which `inner` has made and returns as a whole."""
 
-    If it has not asked this gateway for Metadata since then, another gateway at the same address has led it
-    here, and does not know of the trouble. The connection ends. Sooner or later a new one reaches that
-    gateway, which then sees the trouble itself.
-    """
+    __slots__ = ("_client_id", "_shared", "_state", "_version")
 
-    __slots__ = ("_shared", "_since", "_state")
-
-    def __init__(self, shared: RackLeaders, state: ConnectionState) -> None:
+    def __init__(
+        self, inner: Handler, shared: RackLeaders, state: ConnectionState, client_id: str, version: int
+    ) -> None:
+        super().__init__(inner)
         self._shared = shared
         self._state = state
-        self._since: dict[Place, float] = {}
-        """When the client was told so on this connection, in seconds."""
+        self._client_id = client_id
+        self._version = version
 
-    def note(self, client_id: str, place: Place, *, told_before: bool) -> None:
-        """Note that the replica has refused what only the leader answers.
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
+        return self._named(self._inner.feed(chunk, last=last))
 
-        With `told_before`, the client gets true Metadata for it already. A partition with the number -1
-        stands for all partitions of its topic.
-        """
-        state, since = self._state, self._since.get(place, inf)
-        if not told_before or since == inf or self._shared.has_asked(client_id, state.host, since):
-            if len(self._since) == MAX_PLACES:
-                self._since.clear()
-            self._since[place] = state.now
-        elif state.now - since >= AWAY_SECONDS:
-            state.fail("broker", "a replica in the rack has its client again, so the client connects anew")
+    def opened(self) -> list[Buffer]:
+        return self._named(self._inner.opened())
+
+    def passes(self, _size: int) -> bool:
+        return False
+
+    def _named(self, pieces: list[Buffer]) -> list[Buffer]:
+        frame = b"".join(pieces)
+        if not frame:
+            return pieces
+        try:
+            _, at = response_header(frame, LENGTH_BYTES, ApiKey.METADATA, self._version)
+        except ProtocolError:
+            return pieces
+        state, body = self._state, frame[at:]
+        named = self._shared.name_replicas(body, self._version, self._client_id, state.host, state.now)
+        return pieces if named is body else [frame[:at], named]
+
+
+def client_id_of(data: bytes, size: int, requests: RequestFramer) -> str | None:
+    """Return the client id of a request, or "" if it can't be read. None if the request has to wait for it.
+
+    `data` is the request, of `size` bytes, or its beginning.
+    """
+    try:
+        return readable(request_header(data, LENGTH_BYTES)[3])
+    except Truncated:
+        if len(data) < min(size, _MAX_HEADER):
+            requests.need = min(size, 2 * len(data))
+            return None
+    except ProtocolError:
+        pass
+    return ""
 
 
 def _choose(found: Replicas, rows: npt.NDArray[np.intp], nodes: list[int], client_id: str) -> NodeIds:

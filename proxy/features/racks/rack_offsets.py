@@ -6,7 +6,6 @@ the offsets, on the same client's own connection. If there is none, or if the cl
 consumer, the error passes, and the client gets true Metadata for some time.
 """
 
-from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final
@@ -16,34 +15,24 @@ from proxy.core.asking.repeat import MAX_BYTES
 from proxy.core.connection_state import ConnectionState
 from proxy.core.events import Noticed
 from proxy.core.in_flight import Handler, InFlight, Over
-from proxy.core.requests import readable
 from proxy.core.stage import Stage
-from proxy.features.racks.rack_leaders import ALL, RackLeaders, SentAway
+from proxy.features.racks.distrust import ALL, Client, SentAway
+from proxy.features.racks.rack_leaders import RackLeaders, client_id_of
 from proxy.features.racks.repeat_offsets import OFFSETS, OffsetsRepeat, OffsetsRequest
-from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode, request_header, response_header
+from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode, response_header
 from proxy.protocol.fetch_layout import MIN_VERSION
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_v10 import RAISED
 from proxy.protocol.leader_requests import Leader, Place
 from proxy.protocol.messages import read
-from proxy.protocol.primitives import Buffer, ProtocolError, Truncated
+from proxy.protocol.primitives import Buffer, ProtocolError
 from proxy.protocol.produce import wants_response
 from proxy.protocol.schemas import DELETE_RECORDS, PRODUCE
 
-TRUE_SECONDS: Final = 60.0
-"""How long a client gets true Metadata for a topic whose leader could not be asked for it."""
-LONG_SECONDS: Final = 3600.0
-"""How long a client that is no pure consumer, or that often asks for offsets, gets true Metadata."""
-OFTEN: Final = 3
-"""A client that asks for offsets this many times within `OFTEN_SECONDS` asks often."""
-OFTEN_SECONDS: Final = 300.0
-MAX_CLIENTS: Final = 10_000
-"""For how many clients and topics these times are remembered."""
-_MAX_HEADER: Final = 1 << 16
-"""How many bytes of a request are kept until its client id has arrived."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
+_SASL_HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)
 _FOR_LEADERS: Final = frozenset(map(int, (ApiKey.SHARE_FETCH, ApiKey.DESCRIBE_PRODUCERS)))
 """Other requests that only leaders answer."""
 _WRITES: Final = {
@@ -52,72 +41,38 @@ _WRITES: Final = {
 }
 """By API key: the first version that is not read, the schema of the response, and the names of its fields for
 topics, partitions, and partition numbers."""
-_SEEN: Final = frozenset({*OFFSETS, *_WRITES, *_FOR_LEADERS})
+_SEEN: Final = frozenset({*OFFSETS, *_WRITES, *_FOR_LEADERS, _SASL_HANDSHAKE})
 
 
-class Troubles:
-    """Remembers the clients that needed leaders. The connections of a process share it."""
+class _Collected(Over):
+    """Collects a response that is small enough."""
 
-    def __init__(self) -> None:
-        self._times: OrderedDict[tuple[str, str, bytes], deque[float]] = OrderedDict()
-        """By client id, host and topic: when the topic's leaders last could not be asked, in seconds."""
-        self._known: OrderedDict[tuple[str, str, str], float] = OrderedDict()
-        """By client id, host and reason: until when a client gets true Metadata, in seconds."""
-        self.fetching: Counter[tuple[str, str]] = Counter()
-        """The number of open connections that have fetched, by client id and host."""
-        self.stages: set[RackOffsetsStage] = set()
-        """The stages of all open connections."""
+    __slots__ = ("_client", "_pieces", "_size", "_stage")
 
-    def forget_plans(self) -> None:
-        """Let all connections look at their next requests: replicas are named for other clients now."""
-        for stage in self.stages:
-            stage.forget_plans()
-
-    def is_new(self, client_id: str, host: str, reason: str, now: float) -> bool:
-        """Note that a client gets true Metadata for `LONG_SECONDS`. Return whether that is new."""
-        key = client_id, host, reason
-        if self._known.get(key, 0.0) > now:
-            return False
-        self._known[key] = now + LONG_SECONDS
-        self._known.move_to_end(key)
-        if len(self._known) > MAX_CLIENTS:
-            self._known.popitem(last=False)
-        return True
-
-    def unanswered(self, client_id: str, host: str, topic: bytes, now: float) -> float:
-        """Note that leaders of a topic could not be asked for a client's ListOffsets.
-
-        Return how long the client gets true Metadata for the topic, in seconds. Until then, further times do
-        not count: it may have many consumers.
-        """
-        key = client_id, host, topic
-        times = self._times.setdefault(key, deque(maxlen=OFTEN))
-        self._times.move_to_end(key)
-        if len(self._times) > MAX_CLIENTS:
-            self._times.popitem(last=False)
-        if not times or now - times[-1] >= TRUE_SECONDS:
-            times.append(now)
-        often = len(times) == OFTEN and now - times[0] < OFTEN_SECONDS
-        return LONG_SECONDS if often else TRUE_SECONDS
-
-
-class FollowOffsets(Over):
-    """Buffers the response to a request for offsets, and has leaders asked for what is missing in it."""
-
-    __slots__ = ("_asked", "_pieces", "_size", "_stage", "hold")
-
-    def __init__(self, inner: Handler, stage: "RackOffsetsStage", asked: OffsetsRequest) -> None:
+    def __init__(self, inner: Handler, stage: "RackOffsetsStage", client: Client) -> None:
         super().__init__(inner)
         self._stage = stage
-        self._asked = asked
+        self._client = client
         self._pieces: list[Buffer] = []
         self._size = 0
-        self.hold: Hold | None = None
-        """See `Holding.hold`."""
 
     @property
     def buffered(self) -> int:  # type: ignore[override]  # of both handlers
         return self._inner.buffered + self._size
+
+
+class FollowOffsets(_Collected):
+    """Buffers the response to a request for offsets, and has leaders asked for what is missing in it."""
+
+    __slots__ = ("_asked", "hold")
+
+    def __init__(
+        self, inner: Handler, stage: "RackOffsetsStage", client: Client, asked: OffsetsRequest
+    ) -> None:
+        super().__init__(inner, stage, client)
+        self._asked = asked
+        self.hold: Hold | None = None
+        """See `Holding.hold`."""
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         pieces = [*self._pieces, *self._inner.feed(chunk, last=last)]
@@ -126,9 +81,9 @@ class FollowOffsets(Over):
             return []
         self._pieces, self._size = [], 0
         if self._stage.may_hold:
-            return self._stage.receive(self, self._asked, pieces)
+            return self._stage.receive(self, self._client, self._asked, b"".join(pieces))
         if last:
-            self._stage.leave_unread(readable(self._asked.client_id))
+            self._stage.leave_unread(self._client)
         return pieces
 
     def end(self, request: InFlight) -> bool:
@@ -138,29 +93,22 @@ class FollowOffsets(Over):
         return not self._stage.may_hold and self._inner.passes(size)
 
 
-class SeeRefusals(Over):
+class SeeRefusals(_Collected):
     """Looks for partitions of a write that the broker does not lead. The response passes unchanged."""
 
-    __slots__ = ("_api_key", "_chunks", "_size", "_stage", "_version")
+    __slots__ = ("_api_key", "_version")
 
-    def __init__(self, inner: Handler, stage: "RackOffsetsStage", api_key: int, version: int) -> None:
-        super().__init__(inner)
-        self._stage = stage
-        self._api_key, self._version = api_key, version
-        self._chunks: list[bytes] = []
-        self._size = 0
-
-    @property
-    def buffered(self) -> int:  # type: ignore[override]  # of both handlers
-        return self._inner.buffered + self._size
+    def __init__(self, stage: "RackOffsetsStage", client: Client, request: InFlight) -> None:
+        super().__init__(request.handler, stage, client)
+        self._api_key, self._version = request.api_key, request.version
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         if self._stage.may_hold:
-            self._chunks.append(chunk)
+            self._pieces.append(chunk)
             self._size += len(chunk)
             if last:
-                self._stage.see(self._api_key, self._version, b"".join(self._chunks))
-                self._chunks, self._size = [], 0
+                self._stage.see(self._client, self._api_key, self._version, b"".join(self._pieces))
+                self._pieces, self._size = [], 0
         return self._inner.feed(chunk, last=last)
 
     def passes(self, _size: int) -> bool:
@@ -173,36 +121,21 @@ class RackOffsetsStage(Stage):
     `node_id` returns the node id of the broker, or None while it is unknown.
     """
 
-    __slots__ = (
-        "_asked",
-        "_client_id",
-        "_fetches_as",
-        "_leaders",
-        "_node_id",
-        "_sent_away",
-        "_state",
-        "_troubles",
-    )
+    __slots__ = ("_asked", "_client", "_fetches_as", "_leaders", "_node_id", "_sent_away", "_state")
 
     def __init__(
-        self,
-        leaders: RackLeaders,
-        troubles: Troubles,
-        node_id: Callable[[], int | None],
-        state: ConnectionState,
+        self, leaders: RackLeaders, node_id: Callable[[], int | None], state: ConnectionState
     ) -> None:
         self._leaders = leaders
-        self._troubles = troubles
         self._node_id = node_id
         self._state = state
-        self._sent_away = SentAway(leaders, state)
-        self._client_id = ""
+        self._sent_away = SentAway(leaders.distrust, state)
+        self._client: Client = "", state.host
         """That of the last request that was looked at."""
         self._asked: OffsetsRequest | None = None
         """The request for offsets that is being processed."""
-        self._fetches_as: tuple[str, str] | None = None
-        """Client id and host, as which the connection counts as one that has fetched. None if it does not."""
-        troubles.stages.add(self)
+        self._fetches_as: Client | None = None
+        """The client as which the connection counts as one that has fetched. None if it does not."""
 
     @property
     def may_hold(self) -> bool:
@@ -211,83 +144,91 @@ class RackOffsetsStage(Stage):
 
     @property
     def _is_named(self) -> bool:
-        return self._leaders.names_for(self._client_id)
-
-    # Requests
-
-    def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        self._asked = None
-        if api_key == _FETCH and version < MIN_VERSION:
-            with suppress(ProtocolError):
-                self._is_too_old(readable(request_header(data, LENGTH_BYTES)[3]))
-        elif api_key == ApiKey.SASL_HANDSHAKE:
-            with suppress(ProtocolError):
-                self._logs_in(readable(request_header(data, LENGTH_BYTES)[3]))
-        if api_key not in _SEEN:
-            return data
-        requests = self._state.from_client
-        try:
-            self._client_id = readable(request_header(data, LENGTH_BYTES)[3])
-        except Truncated:
-            if len(data) < min(size, _MAX_HEADER):
-                requests.need = min(size, 2 * len(data))
-                return None
-            return data
-        except ProtocolError:
-            return data
-        if not self._is_named:
-            return data
-        if api_key in OFFSETS:
-            reads = size <= MAX_BYTES and version in OFFSETS[api_key][0]
-            if reads and len(data) < size and requests.reserve(min(size, 2 * len(data))):
-                return None
-            if reads and len(data) >= size:
-                with suppress(ProtocolError):
-                    self._asked = OffsetsRequest(data)
-            if self._asked is None:
-                self.leave_unread(self._client_id)
-        elif api_key in _FOR_LEADERS or (
-            self._is_replica and _is_refused_unseen(api_key, version, data, size)
-        ):
-            self._is_no_consumer(ApiKey(api_key).name)
-        return data
-
-    def around(self, request: InFlight) -> Handler:
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            return FollowOffsets(request.handler, self, asked)
-        if request.api_key in _WRITES and self._is_named and request.version < _WRITES[request.api_key][0]:
-            return SeeRefusals(request.handler, self, request.api_key, request.version)
-        return request.handler
-
-    def repeats(self, api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
-        return api_key not in _SEEN or not self._is_named
+        return self._leaders.names_for(self._client[0])
 
     @property
     def _is_replica(self) -> bool:
         """Whether the broker may have been named as a leader that it is not."""
         return self._leaders.racks.may_be_here(self._node_id())
 
-    # Fetches
+    def _may_follow(self, place: Place) -> bool:
+        """Return whether the broker is in the rack, and not known to lead a partition.
 
-    def before_fetch(self, frame: bytes, version: int, _body: int) -> tuple[bytes, int] | None:
-        state = self._state
-        if version < RAISED:  # no follower answers it
-            self._is_too_old(state.client_id)
-        if self._fetches_as is None and self._leaders.names_for(state.client_id):
-            self._fetches_as = state.client_id, state.host
-            self._troubles.fetching[self._fetches_as] += 1
-        return frame, version
+        The Metadata of the topic may have passed in another gateway.
+        """
+        return self._is_replica and not self._leaders.leads(place, self._node_id())
 
-    def _logs_in(self, client_id: str) -> None:
+    # Requests
+
+    def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
+        self._asked = None
+        if api_key not in _SEEN and (api_key != _FETCH or version >= MIN_VERSION):
+            return data
+        client_id = client_id_of(data, size, self._state.from_client)
+        if client_id is None:
+            return None
+        self._client = client_id, self._state.host
+        if not self._is_named:
+            return data
+        if api_key in OFFSETS:
+            return self._read(data, size, api_key, version)
+        if api_key == _FETCH:
+            self._is_too_old(self._client)
+        elif api_key == _SASL_HANDSHAKE:
+            self._logs_in()
+        elif api_key in _FOR_LEADERS or (
+            self._is_replica and _is_refused_unseen(api_key, version, data, size)
+        ):
+            self._is_no_consumer(self._client, api_key)
+        return data
+
+    def _read(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
+        """Note a request for offsets. Return None until it is complete."""
+        if size <= MAX_BYTES and version in OFFSETS[api_key][0]:
+            if len(data) < size and self._state.from_client.reserve(min(size, 2 * len(data))):
+                return None
+            if len(data) >= size:
+                with suppress(ProtocolError):
+                    self._asked = OffsetsRequest(data)
+        if self._asked is None:
+            self.leave_unread(self._client)
+        return data
+
+    def around(self, request: InFlight) -> Handler:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            return FollowOffsets(request.handler, self, self._client, asked)
+        if request.api_key in _WRITES and self._is_named and request.version < _WRITES[request.api_key][0]:
+            return SeeRefusals(self, self._client, request)
+        return request.handler
+
+    def repeats(self, api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
+        return api_key not in _SEEN or not self._is_named
+
+    def _logs_in(self) -> None:
         """Give a client that authenticates true Metadata for some time, if it does not read yet.
 
         It has no connection to leaders then, and the gateway must not open one for it. Not all clients would
         survive the error (platformatic).
         """
-        state, leaders = self._state, self._leaders
-        if leaders.names_for(client_id) and not self._troubles.fetching[client_id, state.host]:
-            leaders.distrust(client_id, state.host, None, TRUE_SECONDS, "login", state.now)
+        if not self._leaders.fetching[self._client]:
+            self._leaders.distrust.needs(self._client, None, "login", self._state.now)
+
+    # Fetches
+
+    def before_fetch(self, frame: bytes, version: int, _body: int) -> tuple[bytes, int] | None:
+        client = self._state.client_id, self._state.host
+        if self.may_raise():
+            if version < RAISED:  # no follower answers it
+                self._is_too_old(client)
+            if self._fetches_as is None:
+                self._fetches_as = client
+                self._leaders.fetching[client] += 1
+        return frame, version
+
+    def _is_too_old(self, client: Client) -> None:
+        if self._is_replica:
+            self._leaders.distrust.needs_always(client, "old_fetch", self._state.now)
 
     def may_raise(self) -> bool:
         """See `RaiseFetch`."""
@@ -309,23 +250,12 @@ class RackOffsetsStage(Stage):
             for _ in range(count)
         )
 
-    def _is_too_old(self, client_id: str) -> None:
-        if self._leaders.names_for(client_id) and self._is_replica:
-            self._needs_leaders(client_id, "old_fetch")
-
-    def _needs_leaders(self, client_id: str, reason: str) -> bool:
-        """Give a client true Metadata for an hour. Return whether it had none for this reason."""
-        host, now = self._state.host, self._state.now
-        is_new = self._troubles.is_new(client_id, host, reason, now)
-        if is_new:
-            self._leaders.distrust(client_id, host, None, LONG_SECONDS, reason, now)
-        return is_new
-
     # Responses
 
-    def receive(self, handler: FollowOffsets, asked: OffsetsRequest, pieces: list[Buffer]) -> list[Buffer]:
+    def receive(
+        self, handler: FollowOffsets, client: Client, asked: OffsetsRequest, frame: bytes
+    ) -> list[Buffer]:
         """Have leaders asked for the partitions that the broker does not lead. Return the client's bytes."""
-        frame = b"".join(pieces)
         leaders: dict[Place, Leader | None] = {}
         led_by_none: list[Place] = []
         try:
@@ -340,16 +270,15 @@ class RackOffsetsStage(Stage):
                 else:
                     led_by_none.append(place)
         except ProtocolError:
-            self.leave_unread(readable(asked.client_id))
-            return [frame]
-        if led_by_none:
-            self._unanswered_by_leaders(asked, led_by_none)
-        if not leaders:
+            self.leave_unread(client)
             return [frame]
 
         def left(places: Collection[Place]) -> None:
-            self._unanswered_by_leaders(asked, places)
+            self._unanswered_by_leaders(client, asked.api_key, places)
 
+        left(led_by_none)
+        if not leaders:
+            return [frame]
         asker = asker_of(self._state)
         if asker is None:
             left(leaders.keys())
@@ -358,36 +287,26 @@ class RackOffsetsStage(Stage):
         asker.on_answered(asked.api_key)
         return asker.follow(handler, OffsetsRepeat(asked, frame, leaders, left))
 
-    def _may_follow(self, place: Place) -> bool:
-        """Return whether the broker is in the rack, and not known to lead a partition.
-
-        The Metadata of the topic may have passed in another gateway.
-        """
-        return self._is_replica and not self._leaders.leads(place, self._node_id())
-
-    def leave_unread(self, client_id: str) -> None:
+    def leave_unread(self, client: Client) -> None:
         """Give a client true Metadata for some time, because its question or the response can't be read.
 
         Otherwise it would get errors of the replica for ever.
         """
         if self._is_replica:
-            host, now = self._state.host, self._state.now
-            self._leaders.distrust(client_id, host, None, TRUE_SECONDS, "offsets", now)
+            self._leaders.distrust.needs(client, None, "offsets", self._state.now)
 
-    def _unanswered_by_leaders(self, asked: OffsetsRequest, places: Iterable[Place]) -> None:
+    def _unanswered_by_leaders(self, client: Client, api_key: int, places: Iterable[Place]) -> None:
         """Give the client true Metadata for topics whose leaders could not be asked. It asks them itself."""
-        state, leaders = self._state, self._leaders
-        client_id, host, now = readable(asked.client_id), state.host, state.now
+        distrust, now = self._leaders.distrust, self._state.now
         for topic in {topic for topic, _ in places}:
-            seconds = TRUE_SECONDS
-            if asked.api_key == ApiKey.LIST_OFFSETS:
-                seconds = self._troubles.unanswered(client_id, host, topic, now)
             place = topic, ALL[1]
-            told_before = leaders.is_distrusted(client_id, host, place, now)
-            self._sent_away.note(client_id, place, told_before=told_before)
-            leaders.distrust(client_id, host, (topic,), seconds, "offsets", now)
+            self._sent_away.note(client, place, told_before=distrust.holds(client, place, now))
+            if api_key == ApiKey.LIST_OFFSETS:
+                distrust.unanswered(client, topic, now)
+            else:
+                distrust.needs(client, topic, "offsets", now)
 
-    def see(self, api_key: int, version: int, frame: bytes) -> None:
+    def see(self, client: Client, api_key: int, version: int, frame: bytes) -> None:
         """Look at the response to a write for partitions that the broker does not lead."""
         _, schema, topics, partitions, number = _WRITES[api_key]
         try:
@@ -400,29 +319,29 @@ class RackOffsetsStage(Stage):
             for each in topic[partitions] or ():
                 place = key, each[number]
                 if each["error_code"] == _NOT_LEADER and self._may_follow(place):
-                    is_new = self._is_no_consumer(ApiKey(api_key).name)
-                    self._sent_away.note(self._client_id, place, told_before=not is_new)
+                    is_new = self._is_no_consumer(client, api_key)
+                    self._sent_away.note(client, place, told_before=not is_new)
 
-    def _is_no_consumer(self, api: str) -> bool:
-        """Give the client true Metadata for an hour, because it sends requests that only leaders take.
+    def _is_no_consumer(self, client: Client, api_key: int) -> bool:
+        """Give a client true Metadata for an hour, because it sends requests that only leaders take.
 
         Return whether it had none for this reason.
         """
-        is_new = self._needs_leaders(self._client_id, "no_consumer")
+        is_new = self._leaders.distrust.needs_always(client, "no_consumer", self._state.now)
         if is_new:
-            self._state.events.append(no_consumer(api))
+            self._state.events.append(no_consumer(ApiKey(api_key).name))
         return is_new
 
     # The connection
 
     def forget_plans(self) -> None:
+        """Look at the next requests: replicas are named for other clients now."""
         self._state.plans.forget()
 
     def end(self) -> None:
-        self._troubles.stages.discard(self)
         key, self._fetches_as = self._fetches_as, None
         if key is not None:
-            fetching = self._troubles.fetching
+            fetching = self._leaders.fetching
             fetching[key] -= 1
             if not fetching[key]:
                 del fetching[key]

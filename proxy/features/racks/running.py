@@ -13,7 +13,7 @@ from proxy.features.racks.figures import WHAT, ReplicaFigures, Zones, kinds_of
 from proxy.features.racks.options import RackOptions
 from proxy.features.racks.rack_clients import RackClientsStage
 from proxy.features.racks.rack_leaders import RackLeaders
-from proxy.features.racks.rack_offsets import RackOffsetsStage, Troubles
+from proxy.features.racks.rack_offsets import RackOffsetsStage
 from proxy.features.racks.rack_stage import RackStage
 from proxy.features.racks.racks import BrokerRacks, Zone
 from proxy.features.racks.raise_fetch import RaiseFetch
@@ -47,8 +47,8 @@ class RackAudit(Running[RackOptions, Zones]):
         self.racks = BrokerRacks(options.rack)
         self.racks.changed = self._changed
         self._leaders = RackLeaders(self.racks, lambda: self._options.rack_clients)
-        """For ``--rack-clients``. So are `_troubles` and `_clients`."""
-        self._troubles = Troubles()
+        """For ``--rack-clients``. So are `_offsets` and `_clients`."""
+        self._offsets: dict[LinkInfo, RackOffsetsStage] = {}
         self._clients: dict[LinkInfo, RackClientsStage] = {}
         self._byte_counts = Counter[tuple[str, str]]()
         """See `Zones.byte_counts`."""
@@ -67,14 +67,13 @@ class RackAudit(Running[RackOptions, Zones]):
             return (learns,)
         # The stages are made even if no client is named yet: a reload may name the client of this connection.
         node_id = partial(self.node_of, link)
-        made: list[RackOffsetsStage] = []
 
         def offsets(state: ConnectionState) -> RackOffsetsStage:
-            made.append(RackOffsetsStage(self._leaders, self._troubles, node_id, state))
-            return made[0]
+            stage = self._offsets[link] = RackOffsetsStage(self._leaders, node_id, state)
+            return stage
 
         def raises(state: ConnectionState) -> RaiseFetch:
-            return RaiseFetch(made[0].raises, made[0].may_raise, state)
+            return RaiseFetch(self._offsets[link].raises, self._offsets[link].may_raise, state)
 
         def clients(state: ConnectionState) -> RackClientsStage:
             stage = self._clients[link] = RackClientsStage(self._leaders, node_id, state)
@@ -84,7 +83,8 @@ class RackAudit(Running[RackOptions, Zones]):
 
     def reloaded(self, options: RackOptions) -> None:
         self._options = options
-        self._troubles.forget_plans()
+        for stage in self._offsets.values():
+            stage.forget_plans()
 
     def node_of(self, link: LinkInfo) -> int | None:
         """Return the node id of a link's broker. None while no response has named a bootstrap broker.
@@ -117,7 +117,7 @@ class RackAudit(Running[RackOptions, Zones]):
         return {
             "zone": self.zone_of(link),
             "record_bytes_other_zone": self._counted[link].records_other_zone,
-            **({"replica": client.follower.watched} if self._names and client is not None else {}),
+            **({"replica": client.watched} if self._names and client is not None else {}),
         }
 
     def look(self, links: Iterable[LinkInfo]) -> None:
@@ -131,6 +131,7 @@ class RackAudit(Running[RackOptions, Zones]):
         self._count(link)  # its last bytes
         del self._counted[link]
         self._clients.pop(link, None)
+        self._offsets.pop(link, None)
 
     def counted(self, links: Iterable[LinkInfo]) -> Zones:
         self.look(links)
@@ -146,7 +147,7 @@ class RackAudit(Running[RackOptions, Zones]):
         if not self._names:
             return None
         leaders = self._leaders
-        return ReplicaFigures(named=leaders.named, held=leaders.held, returns=leaders.returns.copy())
+        return ReplicaFigures(named=leaders.named, held=leaders.held, returns=leaders.distrust.returns.copy())
 
     @property
     def _names(self) -> bool:

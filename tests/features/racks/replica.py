@@ -84,8 +84,9 @@ class Gateway:
 
     @property
     def returns(self) -> Counter[str]:
-        assert self.shared[0].returns == self.shared[1].returns
-        return +self.shared[0].returns
+        first, second = (shared.distrust.returns for shared in self.shared)
+        assert first == second
+        return +first
 
     def leaders(self, now: float, *, client: str = CLIENT, host: str = HOST) -> list[int]:
         """Return the leaders of t-0 and t-1 that a client is told."""

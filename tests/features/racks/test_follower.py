@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from proxy.core.eligibility import SessionLimits
-from proxy.features.racks.follower import ASK_SECONDS, MAX_HOLD_SECONDS, OVERDUE_SECONDS, SILENT_SECONDS
-from proxy.features.racks.rack_leaders import PAUSE_SECONDS
+from proxy.features.racks.distrust import PAUSE_SECONDS
+from proxy.features.racks.rack_clients import ASK_SECONDS, MAX_HOLD_SECONDS, OVERDUE_SECONDS, SILENT_SECONDS
 from tests.features.racks.replica import (
     LEADER,
     NOW,
@@ -211,6 +211,16 @@ def test_rule_30_empty_responses_at_once_are_held_back() -> None:
         asked, told = fetch(12, ("t", 0, 6), correlation=number), full(12, T[:1], correlation_id=number)
         held_back(play, asked, told)
     assert [shared.held for shared in gateway.shared] == [5, 5]
+
+
+def test_rule_30_empty_responses_are_held_back_however_many_there_are() -> None:
+    """A follower may lag for as long as `replica.lag.time.max.ms` allows."""
+    gateway = Gateway()
+    play = gateway.connect()
+    for number in range(1100):
+        gateway.learn(TOPICS, play.now)
+        asked, told = fetch(12, ("t", 0, 6), correlation=number), full(12, T[:1], correlation_id=number)
+        held_back(play, asked, told)
 
 
 def test_rule_30_a_leader_in_the_rack_may_be_early() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.features.racks.follower import ASK_SECONDS
-from proxy.features.racks.rack_leaders import AWAY_SECONDS, LEAVES_SECONDS, LONG_SECONDS, TRUE_SECONDS
+from proxy.features.racks.distrust import AGAIN_SECONDS, AWAY_SECONDS, LEAVES_SECONDS, TRUE_SECONDS
+from proxy.features.racks.rack_clients import ASK_SECONDS
 from proxy.features.racks.racks import BrokerRacks
 from proxy.protocol.fetch_response import MAX_ERRORS
 from tests.features.racks.replica import (
@@ -127,7 +127,7 @@ def test_rule_27_after_its_minute_a_client_is_sent_away_once_more() -> None:
     for number in range(3):
         gateway.learn(TOPICS, play.now)
         fails(play, number, 1, 6)
-        play.now += LONG_SECONDS
+        play.now += AGAIN_SECONDS
 
 
 def test_rule_27_while_the_racks_are_unknown_the_broker_is_asked() -> None:
@@ -255,6 +255,25 @@ def test_rule_29_a_client_that_reads_on_gets_the_error_again_after_ten_seconds()
         play.now = told + LEAVES_SECONDS
         play.connection.tick(play.now)
     assert gateway.returns == Counter(isr=1)
+
+
+def test_rule_29_the_error_comes_again_though_other_partitions_leave_in_between() -> None:
+    """Each partition has its own ten seconds."""
+    gateway = Gateway()
+    play = gateway.connect(sessions=SessionLimits(max_sessions=0))
+    wants: list[Want] = [("t", at) for at in range(4)]
+    told: dict[int, list[float]] = {1: [], 2: [], 3: []}
+    for second in range(24):
+        play.now = NOW + second
+        out = {at for at in told if second >= 7 * (at - 1)}
+        parts = [Part(isr=(1, 3)) if at in out else Part() for at in range(40)]
+        gateway.learn(TOPICS | {"t": parts}, play.now)
+        play.client(fetch(12, *wants, correlation=second, min_bytes=0)).takes_broker()
+        play.broker(full(12, wants, correlation_id=second))
+        data = wire.decode_response(play.takes_client()[4:], 12).topics[0].partitions
+        for at in (each.partition_index for each in data if each.error_code == 6):
+            told[at].append(second)
+    assert told == {1: [0, 10, 20], 2: [7, 17], 3: [14]}
 
 
 def test_rule_29_a_response_that_has_begun_is_not_changed() -> None:

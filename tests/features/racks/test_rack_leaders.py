@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.leaders import Leaders
+from proxy.features.racks.distrust import LEAVES_SECONDS, MAX_CLIENTS, MAX_PLACES
 from proxy.features.racks.rack_clients import RackClientsStage
-from proxy.features.racks.rack_leaders import LEAVES_SECONDS, MAX_CLIENTS, MAX_PLACES, RackLeaders
+from proxy.features.racks.rack_leaders import RackLeaders
 from proxy.features.racks.rack_stage import RackStage
 from proxy.features.racks.racks import BrokerRacks
 from proxy.protocol.metadata import read_replicas
@@ -25,6 +26,7 @@ from tests.protocol.replicas import ORDERS, RACKS, VERSIONS, Part, body
 LEADER, HERE, OTHER = 1, 2, 3
 CLIENT: Final = "app"
 HOST: Final = "h"
+WHO: Final = CLIENT, HOST
 NOW: Final = 1000.0
 LED_HERE: Final = Part(leader=HERE)
 
@@ -136,8 +138,8 @@ def test_rules_19_and_20_all_else_is_byte_for_byte_as_it_was(
     shared = RackLeaders(Known(*here), lambda: {CLIENT})
     racks = dict.fromkeys([1, 2, 3], "R")
     tags = UNKNOWN_TAGS if version >= 9 else ()
-    if true:
-        shared.distrust(CLIENT, HOST, [topic.encode() for topic in true], 60, "offsets", NOW)
+    for topic in true:
+        shared.distrust.needs(WHO, topic.encode(), "offsets", NOW)
     before = body(version, topics, racks=racks, tags=tags)
     after = shared.name_replicas(before, version, CLIENT, HOST, NOW)
     may = {
@@ -231,20 +233,20 @@ def test_a_client_can_get_true_metadata_of_some_topics_for_some_time() -> None:
     told = {"a": [Part()], "b": [Part()]}
     ids: dict[str, UUID | None] = {"a": ORDERS, "b": None}
     named(shared, told, 12, ids=ids)
-    shared.distrust(CLIENT, HOST, [ORDERS.bytes], 60, "offsets", NOW)
+    shared.distrust.needs(WHO, ORDERS.bytes, "offsets", NOW)
     data = body(12, told, ids=ids)
     only_b = body(12, told | {"b": [LED_HERE]}, ids=ids)
     both = body(12, {"a": [LED_HERE], "b": [LED_HERE]}, ids=ids)
     assert shared.name_replicas(data, 12, CLIENT, HOST, NOW + 59) == only_b
     assert shared.name_replicas(data, 12, CLIENT, "another", NOW + 59) == both
     assert shared.name_replicas(data, 12, CLIENT, HOST, NOW + 60) == both
-    assert +shared.returns == {"offsets": 1}
+    assert +shared.distrust.returns == {"offsets": 1}
 
 
 def test_a_client_can_get_true_metadata_of_all_topics() -> None:
     shared = leaders()
-    shared.distrust(CLIENT, HOST, None, 3600, "offsets", NOW)
-    shared.distrust(CLIENT, HOST, None, 60, "offsets", NOW)
+    shared.distrust.needs(WHO, None, "offsets", NOW, 3600)
+    shared.distrust.needs(WHO, None, "offsets", NOW)
     assert named(shared, {"a": [Part()]}) == body(7, {"a": [Part()]})
     later = shared.name_replicas(body(7, {"a": [Part()]}), 7, CLIENT, HOST, NOW + 3599)
     assert later == body(7, {"a": [Part()]})
@@ -252,10 +254,11 @@ def test_a_client_can_get_true_metadata_of_all_topics() -> None:
 
 def test_what_is_remembered_of_clients_is_bounded() -> None:
     shared = leaders()
-    shared.distrust(CLIENT, HOST, [b"t%d" % at for at in range(MAX_PLACES + 1)], 60, "offsets", NOW)
+    for at in range(MAX_PLACES + 1):
+        shared.distrust.needs(WHO, b"t%d" % at, "offsets", NOW)
     assert named(shared, {"another": [Part()]}) == body(7, {"another": [Part()]})
     for number in range(MAX_CLIENTS):
-        shared.distrust(CLIENT, str(number), None, 60, "offsets", NOW)
+        shared.distrust.needs((CLIENT, str(number)), None, "offsets", NOW)
     assert named(shared, {"another": [Part()]}) == body(7, {"another": [LED_HERE]})
 
 
@@ -265,22 +268,33 @@ def test_a_client_with_more_partitions_than_are_remembered_gets_their_errors_aft
     places = [(b"t", at) for at in range(MAX_PLACES + 1)]
 
     def distrusted(now: float) -> set[bool]:
-        return {shared.is_distrusted(CLIENT, HOST, place, now) for place in places}
+        return {shared.distrust.holds(WHO, place, now) for place in places}
 
     for second in range(60):
         now = NOW + second
-        shared.refused(CLIENT, HOST, places, "refused", now)
+        shared.distrust.refused(WHO, places, "refused", now)
         assert distrusted(now) == {second >= LEAVES_SECONDS}
     assert distrusted(NOW + 60) == {False}
-    shared.refused(CLIENT, HOST, places, "refused", NOW + 60)
+    shared.distrust.refused(WHO, places, "refused", NOW + 60)
     assert distrusted(NOW + 60 + LEAVES_SECONDS) == distrusted(NOW + 359) == {True}
 
 
 def test_errors_that_pass_go_on_to_pass_while_true_metadata_is_made_longer() -> None:
     shared = leaders()
     for second in range(30):
-        shared.distrust(CLIENT, HOST, None, 60, "offsets", NOW + second)
-        assert shared.is_distrusted(CLIENT, HOST, (b"t", 0), NOW + second) == (second >= LEAVES_SECONDS)
+        shared.distrust.needs(WHO, None, "offsets", NOW + second)
+        assert shared.distrust.holds(WHO, (b"t", 0), NOW + second) == (second >= LEAVES_SECONDS)
+
+
+def test_errors_pass_also_if_more_topics_than_are_remembered_are_noted_again_and_again() -> None:
+    """As with a client whose questions for the offsets of more than 1,000 topics are not answered."""
+    shared = leaders()
+    topics = [b"t%d" % at for at in range(MAX_PLACES + 1)]
+    for second in range(0, 60, 5):
+        for topic in topics:
+            shared.distrust.needs(WHO, topic, "offsets", NOW + second)
+        passes = shared.distrust.holds(WHO, (b"t0", 0), NOW + second)
+        assert passes == (second >= LEAVES_SECONDS)
 
 
 # One connection

@@ -12,15 +12,9 @@ from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
 from proxy.core.events import Noticed
 from proxy.core.own import TakeReply
-from proxy.features.racks.rack_leaders import AWAY_SECONDS, RackLeaders
-from proxy.features.racks.rack_offsets import (
-    LONG_SECONDS,
-    OFTEN_SECONDS,
-    TRUE_SECONDS,
-    RackOffsetsStage,
-    Troubles,
-    no_consumer,
-)
+from proxy.features.racks.distrust import AGAIN_SECONDS, AWAY_SECONDS, HOUR_SECONDS, TRUE_SECONDS
+from proxy.features.racks.rack_leaders import RackLeaders
+from proxy.features.racks.rack_offsets import RackOffsetsStage, no_consumer
 from proxy.features.racks.raise_fetch import RaiseFetch
 from proxy.protocol.api_versions import Features
 from tests.core.offsets import FOR_EPOCH, LIST_OFFSETS, VERSIONS, Place, asks, tells
@@ -49,14 +43,17 @@ class Gateway:
     def __init__(self, *, fetch_max: int = 18) -> None:
         self.siblings = Siblings()
         self.clients = {CLIENT}
-        self.leaders = RackLeaders(Known(HERE), lambda: self.clients)
-        self.troubles = Troubles()
-        self.all_troubles: list[Troubles] = []
+        self.leaders = self.new_leaders()
+        self.stages: list[RackOffsetsStage] = []
         self.versions = BrokerVersions()
         self.versions.features = Features(fetch_max=fetch_max, offset_fetch_max=9, find_coordinator_max=6)
         self.alarms: list[float] = []
         self.plays: list[Playbook] = []
-        assert self.metadata(NOW) == NAMED
+
+    def new_leaders(self) -> RackLeaders:
+        leaders = RackLeaders(Known(HERE), lambda: self.clients)
+        assert leaders.name_replicas(TRUE, 7, CLIENT, HOST, NOW) == NAMED
+        return leaders
 
     def metadata(self, now: float, client: str = CLIENT) -> bytes:
         """Return the Metadata that a client gets."""
@@ -72,10 +69,10 @@ class Gateway:
         stages: list[RackOffsetsStage] = []
 
         def first(state: ConnectionState) -> RackOffsetsStage:
-            # Of two cores that are compared, each needs its own.
-            troubles = self.troubles if core is Connection else Troubles()
-            stages.append(RackOffsetsStage(self.leaders, troubles, lambda: node_id, state))
-            self.all_troubles.append(troubles)
+            # Of two cores that are compared, each needs its own leaders.
+            leaders = self.leaders if core is Connection else self.new_leaders()
+            stages.append(RackOffsetsStage(leaders, lambda: node_id, state))
+            self.stages.append(stages[-1])
             return stages[-1]
 
         def second(state: ConnectionState) -> RaiseFetch:
@@ -195,7 +192,7 @@ def test_rule_22_a_leader_that_is_not_known_is_asked_for() -> None:
     leader.broker(tells(LIST_OFFSETS, 7, places[0], correlation=OURS)).nothing()
     here.nothing().connection.tick(NOW + ANSWER_SECONDS)
     here.to_client(tells(LIST_OFFSETS, 7, places[0], told[1]))
-    assert gateway.leaders.returns["offsets"] == 1
+    assert gateway.leaders.distrust.returns["offsets"] == 1
 
 
 def test_rule_22_a_broker_that_says_it_leads_is_asked_again() -> None:
@@ -307,7 +304,7 @@ def test_rule_23_without_a_connection_the_error_passes_and_metadata_is_true(clie
         gateway.connect(LEADER, client=client)
     here.exchange(asks(LIST_OFFSETS, 7, *PLACES), tells(LIST_OFFSETS, 7, REFUSED[0], PLACES[1], REFUSED[2]))
     assert true_until(gateway, NOW + TRUE_SECONDS)
-    assert gateway.leaders.returns["offsets"] == 1
+    assert gateway.leaders.distrust.returns["offsets"] == 1
 
 
 def test_rule_23_the_entries_of_one_leader_remain_if_another_does_not_answer() -> None:
@@ -387,14 +384,14 @@ def test_rule_25_who_often_asks_for_offsets_gets_true_metadata_for_an_hour() -> 
             assert gateway.metadata(here.now) == TRUE
             if number == 2:
                 break
-    assert true_until(gateway, here.now + LONG_SECONDS)
+    assert true_until(gateway, here.now + HOUR_SECONDS)
 
 
 def test_rule_25_who_seldom_asks_does_not() -> None:
     gateway = Gateway()
     here = gateway.connect(HERE)
     for number in range(9):
-        here.now = NOW + number * OFTEN_SECONDS / 2
+        here.now = NOW + number * AGAIN_SECONDS / 2
         here.exchange(asks(LIST_OFFSETS, 7, PLACES[0]), tells(LIST_OFFSETS, 7, REFUSED[0]))
         assert true_until(gateway, here.now + TRUE_SECONDS)
 
@@ -421,8 +418,8 @@ def test_rule_24_a_producer_gets_true_metadata_for_an_hour() -> None:
         here.exchange(produce(1), produced(6))
     leader.nothing()
     assert here.events(Noticed) == [no_consumer("PRODUCE")]
-    assert true_until(gateway, NOW + LONG_SECONDS)
-    assert gateway.leaders.returns["no_consumer"] == 1
+    assert true_until(gateway, NOW + HOUR_SECONDS)
+    assert gateway.leaders.distrust.returns["no_consumer"] == 1
 
 
 def test_rule_24_a_producer_that_is_here_again_has_to_connect_anew() -> None:
@@ -445,7 +442,7 @@ def test_rule_24_records_without_an_answer_show_it_themselves() -> None:
     assert gateway.metadata(NOW) == NAMED
     here.client(produce(0)).to_broker(produce(0))
     assert here.events(Noticed) == [no_consumer("PRODUCE")]
-    assert true_until(gateway, NOW + LONG_SECONDS)
+    assert true_until(gateway, NOW + HOUR_SECONDS)
 
 
 def test_rule_24_a_version_that_is_not_read_shows_it_itself() -> None:
@@ -454,7 +451,7 @@ def test_rule_24_a_version_that_is_not_read_shows_it_itself() -> None:
     asked = request(21, 3, 5, b"\0?", b"app")
     here.client(asked).to_broker(asked)
     assert here.events(Noticed) == [no_consumer("DELETE_RECORDS")]
-    assert true_until(gateway, NOW + LONG_SECONDS)
+    assert true_until(gateway, NOW + HOUR_SECONDS)
 
 
 def test_rule_24_delete_records_and_share_fetch_as_well() -> None:
@@ -470,7 +467,7 @@ def test_rule_24_delete_records_and_share_fetch_as_well() -> None:
         asked = request(api_key, version, 5, b"\0?", b"app")
         here.client(asked).to_broker(asked)
         assert here.events(Noticed) == [no_consumer(name)]
-        assert true_until(gateway, NOW + LONG_SECONDS)
+        assert true_until(gateway, NOW + HOUR_SECONDS)
 
 
 def test_rule_24_other_clients_produce_on_the_fast_path() -> None:
@@ -482,8 +479,8 @@ def test_rule_24_other_clients_produce_on_the_fast_path() -> None:
     assert here.connection.passed > 5
     assert gateway.metadata(NOW) == NAMED
     gateway.clients.add("producer")
-    for troubles in gateway.all_troubles:
-        troubles.forget_plans()
+    for stage in gateway.stages:
+        stage.forget_plans()
     here.exchange(produce(1, 9, b"producer"), produced(6, correlation=9))
     assert here.events(Noticed) == [no_consumer("PRODUCE")]
 
@@ -527,5 +524,5 @@ def test_rule_26_a_client_of_older_fetches_gets_true_metadata(version: int) -> N
     leader.exchange(asked, told)
     assert gateway.metadata(NOW) == NAMED
     here.exchange(asked, told).exchange(asked, told)
-    assert true_until(gateway, NOW + LONG_SECONDS)
-    assert gateway.leaders.returns["old_fetch"] == 1
+    assert true_until(gateway, NOW + HOUR_SECONDS)
+    assert gateway.leaders.distrust.returns["old_fetch"] == 1

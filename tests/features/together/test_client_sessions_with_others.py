@@ -10,7 +10,7 @@ from proxy.core.eligibility import SessionLimits
 from proxy.features.client_sessions.cache import FetchSessionCache
 from proxy.features.client_sessions.manager import FetchManager
 from proxy.features.client_sessions.stage import ClientSessions
-from proxy.features.racks.follower import MAX_HOLD_SECONDS
+from proxy.features.racks.rack_clients import MAX_HOLD_SECONDS
 from tests.features.limits.test_fetch_floors import ASKED, RAISED, connected
 from tests.features.racks.replica import Gateway
 from tests.features.racks.test_raise_fetch import RECORDS, WANTS, connect
@@ -79,4 +79,4 @@ def test_rule_27_in_a_session_that_the_gateway_gives_to_the_client() -> None:
     wrong = fetch_response(12, ("t", [entry(0, error=1), entry(1, 5)]), correlation_id=3)
     given = fetch_response(12, ("t", [entry(0, error=6)]), session_id=session_id, correlation_id=3)
     play.broker(wrong).to_client(given)
-    assert +gateway.shared[0].returns == Counter(out_of_range=1)
+    assert +gateway.shared[0].distrust.returns == Counter(out_of_range=1)

@@ -50,4 +50,4 @@ def test_follow_leader_does_not_follow_a_replica() -> None:
     play(siblings, LEADER, host=HOST)
     here = play(siblings, REPLICA, host=HOST, stages=(make,))
     here.exchange(fetch(12, *T[:1]), fetch_response(12, ("t", [entry(0, error=6)])))
-    assert +shared.returns == Counter(refused=1)
+    assert +shared.distrust.returns == Counter(refused=1)
