@@ -8,7 +8,6 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,7 +19,7 @@ from proxy.text.options import ConfigError, Option, OptionsFile, check_needs, fi
 from proxy.text.printable import printable
 from proxy.text.units import usage
 from replay.drive.options import DriveOptions
-from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, discard_output
 from replay.inspect.options import InspectOptions
 from replay.measure.options import MeasureOptions
 from replay.options import ReplayOptions
@@ -133,8 +132,6 @@ def _parser(name: str) -> Parser:
         prog=f"{PROGRAM} {name}",
         description=options.description,
         epilog=options.examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     metavar, text = options.takes
     parser.add_argument("inputs", nargs="+", metavar=metavar, help=text)
@@ -158,8 +155,7 @@ def _left(run: Callable[[], int], program: str) -> int:
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # the reader of the output, as `head`, may have enough
             sys.stderr.write(f"{program}: {error}\n")
-        with suppress(OSError):  # what is not printed yet would fail again when Python ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return EXIT_FAILED
     return code
 
@@ -175,8 +171,6 @@ def _overview_parser() -> Parser:
         prog=PROGRAM,
         description="Inspect, measure and play captures of Kafka traffic.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
     for name, command in COMMANDS.items():

@@ -1,5 +1,8 @@
 """Exit codes of ``fetchgate replay``. 0 means done."""
 
+import os
+import sys
+from contextlib import suppress
 from typing import Final
 
 EXIT_FAILED: Final = 1
@@ -16,3 +19,9 @@ EXIT_INTERRUPTED: Final = 130
 """The exit code that shells use if SIGINT has ended a command."""
 EXIT_TERMINATED: Final = 143
 """The exit code for SIGTERM."""
+
+
+def discard_output() -> None:
+    """Drop the output that could not be printed. Otherwise Python would print it again at exit, and fail."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

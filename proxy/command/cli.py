@@ -102,8 +102,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Run the gateway: clients connect to it as to Kafka; "
         "their full fetches become incremental fetch sessions.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_options(proxy, OPTIONS, GROUPS)
     _add_config(proxy)
@@ -128,8 +126,6 @@ def _parser() -> argparse.ArgumentParser:
         help="watch a running gateway",
         description="Show what a running gateway does and saves, live, from its admin endpoint.",
         epilog=_TOP_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_options(top, TOP_OPTIONS)
     _add_config(top)
@@ -138,7 +134,6 @@ def _parser() -> argparse.ArgumentParser:
         help="print what a shell needs to complete commands and options",
         description="Print what a shell needs to complete commands and options.",
         epilog=_COMPLETION_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     completion.add_argument("shell", choices=list(SHELLS), help="the shell")
     commands.add_parser(

@@ -13,7 +13,10 @@ _NO_GROUPS: Final[Mapping[str, str]] = {}
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that prints an error in one line."""
+    """An argument parser that prints an error in one line. It knows flags by their whole names alone."""
+
+    def __init__(self, **rest: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **rest)
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, usage(self.prog, printable(message + meant_choice(message))))

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -29,7 +29,7 @@ from replay.capture.files.outputs import why_not
 from replay.capture.files.secrets import load
 from replay.capture.files.sources import Source, expand, is_table, spool
 from replay.capture.packets.tcp import Filter
-from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_TERMINATED, EXIT_USAGE
+from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_TERMINATED, EXIT_USAGE, discard_output
 from replay.measure.collected import Collected
 from replay.measure.floors import Floors
 from replay.measure.here import measure_here, why_spark
@@ -393,7 +393,7 @@ def _write(options: MeasureOptions, result: Report) -> list[str]:
         raise
     except OSError as error:
         failed.append(f"standard output: {error.strerror}; the report is not complete")
-        _discard_output()
+        discard_output()
     for file in written:
         sys.stderr.write(f"Written to {printable(file)}\n")
     return failed
@@ -403,12 +403,6 @@ def _files(options: MeasureOptions) -> dict[str, str]:
     """Return the files to which the report is written, by the option."""
     named = {option: getattr(options, option) for option in _FORMS}
     return {option: file for option, file in named.items() if file and (option, file) != ("json", STDOUT)}
-
-
-def _discard_output() -> None:
-    """Drop the output that could not be printed. Otherwise Python would print it again at exit, and fail."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: Exception | str, code: int) -> int:
