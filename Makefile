@@ -121,7 +121,7 @@ soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long
 	PREDICTED_SECONDS=60 $(BIN)/pytest -q --timeout 900 tests/integration/test_predicted_live.py
 	TWO_PROCESS_RUNS=10 $(BIN)/pytest -q tests/integration/test_cooperative_two_processes.py
 	GROUP_RUNS=400 $(BIN)/pytest -q tests/features/cooperative/test_group_law.py
-	LAW_EXAMPLES=2000 $(BIN)/pytest -q --timeout 3600 tests/core/test_expanded_equals_direct.py tests/replay/simulate/test_predicted_equals_measured.py tests/replay/measure/test_plain.py
+	LAW_EXAMPLES=2000 $(BIN)/pytest -q --timeout 3600 tests/core/test_expanded_equals_direct.py tests/replay/simulate/test_predicted_equals_measured.py tests/replay/simulate/test_runs.py tests/replay/measure/test_plain.py
 
 bench: programs  ## the figures of BENCHMARKS.md, side by side in one run
 	$(BIN)/python -m tools.bench --long

@@ -19,7 +19,6 @@ from proxy.core.client_side import ClientSide
 from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.eligibility import BrokerVersions, Eligibility, SessionLimits
 from proxy.core.events import Event, SideTally, Tally
-from proxy.core.expanded_fetch import SessionPlan
 from proxy.core.fast_path import FastPath
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import Measured
@@ -195,10 +194,8 @@ class Connection:
         return self._fetches.session.table
 
     @property
-    def plan(self) -> SessionPlan | None:
-        """The plan for the next fetch of the session, if the fast path has one."""
-        plan = self.state.plans.fetch
-        return plan if isinstance(plan, SessionPlan) else None
+    def fetches(self) -> Fetches:
+        return self._fetches
 
     # What the shell tells
 

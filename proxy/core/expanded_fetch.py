@@ -386,28 +386,6 @@ class SessionPlan(FetchPlan):
         self._measured.note_fetch(seconds, size, len(full), self._altered, self.partitions)
         return full
 
-    def repeat(self, times: int, received: int, full: int) -> None:
-        """Count more fetches and their responses, without building them.
-
-        Use this only if the last fetch changed nothing in the session, its response had no entry, and the new
-        fetches and responses are like them. The list of a new fetch may begin at another entry.
-
-        Args:
-            times: how many fetches.
-            received: the size of each response of the broker in bytes.
-            full: the size of each full response in bytes.
-        """
-        session, savings, sent = self._session, self._savings, self._delta_size
-        saved = self._sent_size - sent + full - received
-        for _ in range(times):  # averages are floats: only the same steps give the same value
-            session.continue_session()
-            savings.answered(saved, 0)
-        self._asked += times
-        self._sent += times * sent
-        self._received += times * received
-        self._told += times * full
-        self._told_partitions += times * self.partitions
-
     def begin(self, request: InFlight) -> Handler:
         fetching, sent = self._fetching, (self._delta_size, self._altered, self._session.session_id)
         asked = ClientFetch(self.version, self.fetch.with_frame(self._frame), self._decided_at)

@@ -92,6 +92,29 @@ class Fetches(Fetching):
         ):
             plans.fetch = ForwardPlan.of(self, original, fetch, way)
 
+    def steady(self) -> FetchTemplate | None:
+        """Return the template of the fetches that continue the session while only their entries change.
+
+        None if the next fetch needs another decision, or if its response does not only bring new entries for
+        a table in which all partitions are described. Then `request` must process it.
+        """
+        session, template = self.session, self.state.plans.template
+        rotation, features = session.rotation, self.eligibility.features
+        if rotation is None or template is None or features is None or not features.keeps_leader_epoch:
+            return None
+        fetch, table, expected = template.request, rotation.table, session.expected
+        if fetch.topics is not rotation.topics:
+            return None
+        if fetch.session_id or fetch.session_epoch != SESSIONLESS_EPOCH:
+            return None
+        if table is not session.table or table.undescribed or not table.ends_as_usual:
+            return None
+        if session.state is not _ESTABLISHED or expected.due or expected.readable or self.closing:
+            return None
+        if template.changes or self.limits.keep_order:
+            return None
+        return None if self.eligibility.against(fetch, self.state.client_id, session) else template
+
     def _pass(self, request: InFlight, asked: ClientFetch, reason: Reason) -> None:
         if reason is _BROKER_NOT_KNOWN:
             self.probe(asked.parsed.frame)
@@ -240,3 +263,4 @@ class Fetches(Fetching):
 _BROKER_NOT_KNOWN: Final = Reason.BROKER_NOT_KNOWN
 _FETCH: Final = int(ApiKey.FETCH)
 _INCREMENTAL: Final = FetchKind.INCREMENTAL
+_ESTABLISHED: Final = SessionState.ESTABLISHED

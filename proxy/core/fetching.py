@@ -150,6 +150,13 @@ class Fetching:
         else:
             self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
 
+    def look_quietly(self, now: float) -> bool:
+        """Do what `look` does if no check is due. Otherwise change nothing, and return False."""
+        if now >= self._check_due_at or not self.session.expected.advances(self.session.table):
+            return False
+        self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
+        return True
+
     def _check(self, fetch: FetchRequest) -> None:
         """Send the broker a full fetch of the client's list, right before a fetch of the session.
 

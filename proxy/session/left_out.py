@@ -41,13 +41,17 @@ class Expected:
         It does not advance if its fetch offset is the same as at the last call. The next response should then
         contain records of the partition, unless the limits of the fetch leave no room for them.
         """
-        before, self._unread, self._stuck = self._unread, set(), set()
-        if table is None:
-            return False
-        rows, offsets = table.unread()
-        self._unread = set(zip(rows[:_MAX_UNREAD].tolist(), offsets[:_MAX_UNREAD].tolist(), strict=True))
+        before, self._unread = self._unread, _unread(table)
         self._stuck = {row for row, _ in before & self._unread}
         return len(self._stuck) > 0
+
+    def advances(self, table: PartitionTable | None) -> bool:
+        """Like `waits`, but return whether the client advances. If it does not, change nothing."""
+        unread = _unread(table)
+        if self._unread & unread:
+            return False
+        self._unread, self._stuck = unread, set()
+        return True
 
     def check(self, walk: FetchResponseWalk, table: PartitionTable) -> None:
         """Note from the response to a check what the session's next response must contain.
@@ -92,3 +96,11 @@ class Expected:
 
     def forget(self) -> None:
         self.due, self.readable = {}, set()
+
+
+def _unread(table: PartitionTable | None) -> set[tuple[int, int]]:
+    """Return the row and the fetch offset of partitions that have more to read."""
+    if table is None:
+        return set()
+    rows, offsets = table.unread()
+    return set(zip(rows[:_MAX_UNREAD].tolist(), offsets[:_MAX_UNREAD].tolist(), strict=True))

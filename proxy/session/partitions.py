@@ -408,6 +408,11 @@ class PartitionTable:
             self.arranged(order)
 
     @property
+    def ends_as_usual(self) -> bool:
+        """Whether all cached entries end as Kafka writes them for the session's isolation level."""
+        return not (self._ends_vary or self._end_unknown)
+
+    @property
     def undescribed(self) -> int:
         return self.size - self._described
 

@@ -5,7 +5,7 @@ the number of topics, not on the number of fetches.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -143,11 +143,6 @@ class Digest:
         self._connection = connection
         self._topics: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._eligible: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
-        self._shares: dict[TopicKey, TopicShare] = {}
-        """The topic shares of the last fetches, which all had the same shares. They are added up once a fetch
-        has different shares."""
-        self._repeated = self._repeated_eligible = 0
-        """How many fetches have the shares in `_shares`, and how many of those fetches were eligible."""
         self._native: dict[str, int] = {}
         self.timeline = Timeline()
         self.log = SessionLog()
@@ -155,27 +150,18 @@ class Digest:
         self.floors = FloorLog(floors)
 
     def add(self, outcome: Outcome) -> None:
-        exchange = outcome.exchange
-        actual = exchange.request_bytes + exchange.response_bytes
-        through = outcome.session_request_bytes + outcome.session_response_bytes
-        self.timeline.add(exchange.request_time, actual, through + (0 if outcome.eligible else actual))
-        self._note_shares(outcome, 1)
+        exchange, run = outcome.exchange, outcome.run
+        if run is not None:
+            for time, actual, predicted in zip(run.request_times, run.actual, run.predicted, strict=True):
+                self.timeline.add(time, actual, predicted)
+        else:
+            actual = exchange.request_bytes + exchange.response_bytes
+            through = outcome.session_request_bytes + outcome.session_response_bytes
+            self.timeline.add(exchange.request_time, actual, through + (0 if outcome.eligible else actual))
+        self._note_shares(outcome)
         self._note_session(outcome)
         self.limits.add(outcome)
         self.floors.add(outcome)
-
-    def repeat(self, outcome: Outcome, request_times: Sequence[int], response_times: Sequence[int]) -> None:
-        """Add counted fetches with the same outcome, which changed nothing in the session. Times in ns."""
-        exchange, times = outcome.exchange, len(request_times)
-        actual = exchange.request_bytes + exchange.response_bytes
-        predicted = outcome.session_request_bytes + outcome.session_response_bytes
-        for time in request_times:
-            self.timeline.add(time, actual, predicted)
-        self._note_shares(outcome, times)
-        for time in response_times:
-            self.log.touch(time, self._connection, outcome.session_size)
-        self.limits.repeat(outcome, times)
-        self.floors.add(outcome, times)
 
     def close(self, closing: Outcome) -> None:
         """Add the closing fetch with which the gateway ends its session for the connection."""
@@ -185,7 +171,6 @@ class Digest:
 
     def summary(self, end: ConnectionEnd) -> Summary:
         """Return the summary of the connection, which has ended. Forget the sessions of the connection."""
-        self._add_shares()
         return Summary(
             end=end,
             topics=[self._topic_totals(key) for key in self._topics],
@@ -197,20 +182,12 @@ class Digest:
             floors=self.floors.by_version(end.last_time - end.first_time),
         )
 
-    def _note_shares(self, outcome: Outcome, times: int) -> None:
-        if outcome.topics is not self._shares:
-            self._add_shares()
-            self._shares = outcome.topics
-        self._repeated += times
-        self._repeated_eligible += times * outcome.eligible
-
-    def _add_shares(self) -> None:
-        for key, share in self._shares.items():
+    def _note_shares(self, outcome: Outcome) -> None:
+        for key, share in outcome.topics.items():
             values = _values_of(share)
-            _add(self._topics[key], values, self._repeated)
-            if self._repeated_eligible:
-                _add(self._eligible[key], values, self._repeated_eligible)
-        self._shares, self._repeated, self._repeated_eligible = {}, 0, 0
+            _add(self._topics[key], values)
+            if outcome.eligible:
+                _add(self._eligible[key], values)
 
     def _topic_totals(self, key: TopicKey) -> TopicTotals:
         eligible = dict(zip(_SHARE, self._eligible[key], strict=True))
@@ -223,6 +200,10 @@ class Digest:
 
     def _note_session(self, outcome: Outcome) -> None:
         time = outcome.exchange.response_time or outcome.exchange.request_time
+        for each in outcome.run.response_times if outcome.run is not None else ():
+            self.log.touch(each, self._connection, outcome.session_size)
+        if outcome.run is not None:
+            return
         if outcome.closes:
             self.log.close(time, self._connection)
         if not outcome.eligible:
@@ -248,6 +229,6 @@ class Digest:
             self.log.make(time, returned, outcome.partitions_answered)
 
 
-def _add(sums: list[int], values: Iterable[int], times: int) -> None:
+def _add(sums: list[int], values: Iterable[int]) -> None:
     for at, value in enumerate(values):
-        sums[at] += value * times
+        sums[at] += value

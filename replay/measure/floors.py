@@ -83,10 +83,12 @@ class FloorLog:
     def __repr__(self) -> str:
         return f"<FloorLog {self._floors} versions={len(self._fetches)}>"
 
-    def add(self, outcome: Outcome, times: int = 1) -> None:
-        """Add a fetch, or several that are all alike. Only consumers' fetches with a response count."""
-        request = outcome.request
-        if not self._floors or request is None or request.unsupported_reason or outcome.response is None:
+    def add(self, outcome: Outcome) -> None:
+        """Add a fetch, or a run. Only consumers' fetches with a response count."""
+        request, run, times = outcome.request, outcome.run, outcome.times
+        if not self._floors or request is None or request.unsupported_reason:
+            return
+        if outcome.response is None and run is None:
             return
         self._partition_bytes = smallest_partition(request, self._partition_bytes)
         floors, before = self._floors, (request.max_wait_ms, request.min_bytes)
@@ -101,9 +103,9 @@ class FloorLog:
         sums.count += times
         sums.changed += times * (after != before)
         sums.gathering += times * (after[1] > before[1])
-        sums.filled += times * (records > 0)
-        sums.record_bytes += times * records
-        sums.other_bytes += times * (whole - records)
+        sums.filled += sum(map(bool, run.records)) if run is not None else records > 0
+        sums.record_bytes += records
+        sums.other_bytes += whole - records
         sums.wait_ms += times * max(after[0], 0)
         sums.min_bytes += times * max(after[1], 0)
 

@@ -6,6 +6,7 @@ records (fetch-semantics 4). A partition starves from its first such entry until
 get some.
 """
 
+from collections import Counter
 from copy import copy
 from dataclasses import dataclass
 from heapq import nlargest
@@ -19,6 +20,7 @@ from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.old_fetch import LIMITED
 from proxy.protocol.primitives import ProtocolError, read_count, read_int32, read_string
 from proxy.session.handler import FetchSessionHandler
+from proxy.session.partitions import PartitionTable
 from replay.measure.typed import bounded
 from replay.simulate.captured_response import CapturedResponse
 from replay.simulate.outcome import Outcome, TopicKey
@@ -127,16 +129,25 @@ class LimitLog:
         exchange = outcome.exchange
         if request is None:
             self._add_old(outcome)
+        elif outcome.run is not None:
+            for record_bytes, times in Counter(outcome.run.records).items():
+                self._count(exchange.api_version, request.max_bytes, record_bytes, times)
         elif response is not None:
             self._count(exchange.api_version, request.max_bytes, response.walk.record_bytes)
             self._note_starved(outcome, request, response)
         elif request.session_id:  # the response is missing, so the session's state is unknown
             self._handler.drop()
 
-    def repeat(self, outcome: Outcome, times: int) -> None:
-        """Add fetches that are all alike, without records and outside of a session of the client."""
-        self.add(outcome)
-        self._counted[outcome.exchange.api_version].responses += times - 1
+    def is_calm(self, table: PartitionTable) -> bool:
+        """Whether no partition starves, and the last fetch with records listed those of this table.
+
+        Then full fetches of these partitions change no more than figures, unless one begins to starve.
+        """
+        own = self._handler.table
+        if self._starving or own is None or own.layout is not table.layout or own.size != table.size:
+            return False
+        partitions = table.partitions(np.arange(table.size)).astype(np.uint32)
+        return bool(own.rows(table.key(int(table.topic[0])), partitions).min() >= 0)
 
     def by_version(self) -> dict[int, VersionFigures]:
         """Return the figures by Fetch version, also those of partitions that still starve."""
@@ -149,17 +160,17 @@ class LimitLog:
     def longest(self) -> list[Starved]:
         return nlargest(WORST, [*self._worst, *self._starving.values()], key=lambda one: one.lasted)
 
-    def _count(self, version: int, max_bytes: int, record_bytes: int) -> None:
+    def _count(self, version: int, max_bytes: int, record_bytes: int, times: int = 1) -> None:
         counted = self._counted.setdefault(version, VersionFigures())
-        counted.responses += 1
+        counted.responses += times
         counted.largest_record_bytes = max(counted.largest_record_bytes, record_bytes)
         if version >= LIMITED:
             counted.max_bytes = max(counted.max_bytes, max_bytes)
         limit = max_bytes if version >= LIMITED else NO_LIMIT
         limit = min(limit, self._ceiling) if self._ceiling else limit
         if record_bytes > limit >= 0:
-            counted.over_limit += 1
-            counted.over_limit_bytes += record_bytes - limit
+            counted.over_limit += times
+            counted.over_limit_bytes += times * (record_bytes - limit)
 
     def _add_old(self, outcome: Outcome) -> None:
         """Add a fetch that was not parsed, if it is of v0 to v3: its limit, and the record bytes it got."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from proxy.session.partitions import PartitionTable
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.both_sides import Sample
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
@@ -98,11 +99,12 @@ class _ConnectionRows:
         self._exchanges = 0
         self._version = -1
         self._counted = False
+        self._counts = False
+        """Whether the last fetch is counted."""
         self._saved_by_other = 0
         self._sample = Sample()
         self._zones = ZoneLog(choice.racks, newest or Newest())
         self._keys = _key_log(choice.members) if choice.members else None
-        self._in_bulk = not choice.raw and self._keys is None
         self.writer = writer or RowWriter(raw=choice.raw, errors=choice.errors)
 
     def add(self, exchange: Exchange) -> None:
@@ -118,35 +120,27 @@ class _ConnectionRows:
         self._sample.add(exchange)
         if self._engine is None:
             self._engine = Engine(self._choice.policy, plain=self._choice.plain)
-        self._settle(self._engine.add(exchange))
+        self._settle(self._engine.add(exchange, self._takes_news))
         self._settle_other(self._engine)
 
     def add_some(self, pairs: Pairs, at: int) -> int:
-        """Add the exchanges from `at` on that repeat the one before them, or else one. Return how many."""
-        if self._in_bulk and (times := self._repeat(pairs, at)):
-            return times
+        """Add the exchanges from `at` on that are a run, or else one. Return how many."""
+        if self._engine is not None and not self._choice.raw:
+            times, outcomes = self._engine.add_run(pairs, at, self._takes_news)
+            self._exchanges += times
+            self._settle(outcomes)
+            self._settle_other(self._engine)
+            if times:
+                self._sample.add_pairs(pairs, at, at + times)
+                return times
         self.add(pairs.exchange(at))
         return 1
 
-    def _repeat(self, pairs: Pairs, at: int) -> int:
-        if self._engine is None:
-            return 0
-        settled, repeats = self._engine.repeat(pairs, at)
-        self._settle(settled)
-        self._settle_other(self._engine)
-        if repeats is None:
-            return 0
-        outcome, end = repeats.outcome, at + repeats.times
-        place, self._exchanges = self._exchanges, self._exchanges + repeats.times
-        counted = self._choice.counts(outcome)
-        self.writer.exchange(outcome.exchange, place, outcome, counted=counted, times=repeats.times)
-        self._sample.add_pairs(pairs, at, end)
-        if counted:
-            self._counted = True
-            digest = self._digest_of(outcome.exchange.connection)
-            digest.repeat(outcome, pairs.request_times[at:end], pairs.response_times[at:end])
-        self._add_saved(repeats.other, repeats.times)
-        return repeats.times
+    def _takes_news(self, table: PartitionTable) -> bool:
+        """Whether fetches of a run are counted without their parsed responses, even if these have news."""
+        if self._zones.takes_fetches or self._keys is not None:
+            return False
+        return not self._counts or self._digest is None or self._digest.limits.is_calm(table)
 
     def end(self, end: ConnectionEnd) -> None:
         differing = 0 if self._engine is None else self._end_engine(self._engine, end)
@@ -161,7 +155,7 @@ class _ConnectionRows:
 
     def _end_engine(self, engine: Engine, end: ConnectionEnd) -> int:
         """Write the rows of the last fetches. Return how many responses would have another size."""
-        outcomes, ending = engine.end(end)
+        outcomes, ending = engine.end(end, self._takes_news)
         self._settle(outcomes)
         if ending.closing is not None and self._counted:
             self._close(ending.closing)
@@ -177,29 +171,28 @@ class _ConnectionRows:
     def _settle(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             exchange = outcome.exchange
-            counted = self._choice.counts(outcome)
-            self.writer.exchange(exchange, self._places.pop(id(exchange)), outcome, counted=counted)
+            counted = self._counts = self._choice.counts(outcome)
+            self.writer.exchange(exchange, self._places.pop(id(exchange), 0), outcome, counted=counted)
             if counted:
                 self._counted = True
                 self._digest_of(exchange.connection).add(outcome)
                 if self._zones.takes_fetches:
                     self._zones.add_fetch(outcome)
-                if self._keys is not None:
+                if self._keys is not None and outcome.run is None:
                     self._keys.add(outcome)
 
     def _settle_other(self, engine: Engine) -> None:
         for outcome in engine.drain_other():
-            self._add_saved(outcome, 1)
+            self._add_saved(outcome)
 
-    def _add_saved(self, outcome: Outcome, times: int) -> None:
-        """Add the bytes that the other policy would save in `times` fetches. All have the same outcome."""
+    def _add_saved(self, outcome: Outcome) -> None:
+        """Add the bytes that the other policy would save."""
         exchange = outcome.exchange
         closes = not exchange.request_bytes  # the gateway's close, when the client is gone
         if self._counted if closes else self._choice.counts(outcome):
             if outcome.eligible:
-                self._saved_by_other += times * (exchange.request_bytes + exchange.response_bytes)
-            sent = outcome.session_request_bytes + outcome.session_response_bytes
-            self._saved_by_other -= times * sent
+                self._saved_by_other += exchange.request_bytes + exchange.response_bytes
+            self._saved_by_other -= outcome.session_request_bytes + outcome.session_response_bytes
 
     def _digest_of(self, connection: str) -> Digest:
         if self._digest is None:

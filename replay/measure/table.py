@@ -20,7 +20,6 @@ import pyarrow as pa
 from proxy.protocol.primitives import Buffer
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import CUT, READ, ConnectionEnd, Exchange, is_cut, without_records
-from replay.measure import sums
 from replay.measure.digest import Summary
 from replay.measure.spread import Delivered
 from replay.measure.typed import Codec, codec, struct_field
@@ -332,22 +331,17 @@ class RowWriter:
         *,
         counted: bool | None = None,
         row: str = "",
-        times: int = 1,
     ) -> None:
         """Add a row for an exchange. The row of a fetch also has the fetch's outcome.
 
         `place` is the position in the connection, by completion. The row of a fetch may be added after rows
         with higher positions. `counted` is whether the fetch matches --client and --topic. `row` is the kind
-        of the row, by default that of the exchange. The row stands for `times` fetches, with raw columns only
-        for one.
+        of the row, by default that of the exchange.
         """
         fetch = _fetch_values(outcome) if outcome else _NO_FETCH
         plain = _plain_values(exchange)
         values = row or _kind(exchange), exchange.connection, place, *plain, *fetch, counted, *_NO_DETAIL
-        if times > 1:
-            pairs = zip(values, _IS_SUMMED, strict=True)
-            values = tuple(value * times if summed else value for value, summed in pairs)
-        self._append(values, exchange, times, outcome)
+        self._append(values, exchange, outcome.times if outcome else 1, outcome)
 
     def detail(self, kind: str, detail: Detail, end: ConnectionEnd | None = None) -> None:
         """Add a row with a detail. If it is of a connection, `end` has the addresses and the client."""
@@ -372,8 +366,6 @@ class RowWriter:
 _PLAIN: Final = tuple(column.name for column in _EXCHANGE_COLUMNS[3:])
 _plain_values: Final = attrgetter(*_PLAIN)
 _fetch_values: Final = attrgetter(*(column.name for column in FETCH_COLUMNS))
-_SUMMED: Final = sums.SUMMED | {"request_bytes", "response_bytes"}
-_IS_SUMMED: Final = tuple(column.name in _SUMMED for column in _COLUMNS)
 _NO_FETCH: Final = (None,) * len(FETCH_COLUMNS)
 _NO_DETAIL: Final = (None,) * len(CODECS)
 _NO_EXCHANGE: Final = (None,) * 10
@@ -389,6 +381,8 @@ def _errors_of(exchange: Exchange, outcome: Outcome | None) -> list[tuple[int, s
     """Return the error codes in a response, with their names and counts. None if they are not known."""
     if exchange.errors is not None:
         codes = exchange.errors
+    elif outcome is not None and outcome.run is not None:
+        codes = Counter()
     elif outcome is not None:
         if outcome.response is None:
             return None

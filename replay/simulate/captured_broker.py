@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,17 @@ class IncludedEntry:
     pieces: Sequence[Buffer]
     records: int
     """How many bytes of `pieces` are records."""
+
+
+class NewEntry(NamedTuple):
+    """An entry of a captured response that the broker sends in the session, too."""
+
+    row: int
+    start: int
+    """Where it begins in the response."""
+    end: int
+    records: int
+    """How many of its bytes are records."""
 
 
 @dataclass(slots=True, eq=False)
@@ -178,6 +189,14 @@ class CapturedBroker:
         pieces[0] = sum(map(len, pieces)).to_bytes(4)
         return pieces, elements
 
+    def sent(self, response: bytes, news: Sequence[NewEntry]) -> None:
+        """Note which entries of a full response the session has sent, all of them without an error."""
+        for row, start, _, _ in news:
+            self._high[row], self._start[row] = _high_and_start(response, start)
+        moved = [entry.row for entry in news if entry.records or self.moves_all]
+        for row in sorted(moved, key=self._rank.__getitem__):
+            self._to_the_end(row)
+
     def _arranged(self, order: Rows) -> None:
         for column in (self._high, self._start, self._rank, self._named):
             column[: len(order)] = column[order]
@@ -270,11 +289,16 @@ class CapturedBroker:
         return response.part(start, entry.end), code
 
     def _changed(self, entry: PartitionResponse, row: int) -> bool:
-        high, start = _HIGH.unpack_from(entry.fixed, 6)[0], _HIGH.unpack_from(entry.fixed, 22)[0]
+        high, start = _high_and_start(entry.fixed, 0)
         changed = bool(self._high[row] != high or self._start[row] != start)
         self._high[row] = _UNSEEN if entry.error_code else high
         self._start[row] = start
         return changed
+
+
+def _high_and_start(entries: Buffer, at: int) -> tuple[int, int]:
+    """Return the offsets of the entry at a place that decide whether a session sends it."""
+    return _HIGH.unpack_from(entries, at + 6)[0], _HIGH.unpack_from(entries, at + 22)[0]
 
 
 def _place(pair: tuple[int, IncludedEntry]) -> int:

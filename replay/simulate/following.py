@@ -2,42 +2,56 @@
 
 A full fetch and its full response determine the state of a session, apart from the order of its partitions.
 In a session with one topic, this order changes no size. So once both policies have had such a fetch through
-their sessions, a fetch that the gateway sends as a plain incremental one costs the same with ``always``.
+their sessions, a fetch that the gateway sends as a plain incremental one costs the same with ``always``. The
+first full fetch itself costs the same, too.
 
 When the gateway does anything else, ``always`` gets the last fetch that it missed, and goes on by itself.
 """
 
-from replay.simulate.outcome import CapturedFetch, Outcome, TopicShare
+from replay.capture.kafka.exchange import Exchange
+from replay.simulate.outcome import CapturedFetch, Outcome, TopicShare, read_fetch
 from replay.simulate.policies import AlwaysPolicy
 
 
 class Follower:
     """Adds fetches to the policy ``always``, or lets it take over the gateway's outcomes.
 
-    Nothing else adds fetches to `policy`. At most three fetches are in memory.
+    Nothing else adds fetches to `policy`. At most three fetches are in memory. With `waits`, outcomes of
+    single fetches are taken over as well, not only those of runs.
     """
 
-    def __init__(self, policy: AlwaysPolicy) -> None:
+    def __init__(self, policy: AlwaysPolicy, *, waits: bool) -> None:
         self._policy = policy
+        self._waits = waits
+        self._fresh = waits
+        """Whether no fetch has come yet. If the first one begins a session, it costs both the same."""
         self._follows = False
         """Whether both sessions are in the same state, before the fetch that waits."""
-        self._missed: CapturedFetch | None = None
+        self._missed: CapturedFetch | Exchange | None = None
         """The last fetch that the policy did not process, because it took over the gateway's outcome."""
         self._waiting: CapturedFetch | None = None
         """A fetch whose outcome the gateway does not know yet."""
         self._last: tuple[CapturedFetch, Outcome] | None = None
-        """The last fetch that the policy got in `add`, with its outcome there. None after `part`."""
+        """The gateway's last fetch in `add`, with its outcome in the policy. None after `part`."""
 
     def __repr__(self) -> str:
         return f"<Follower follows={self._follows}>"
 
-    def add(self, fetch: CapturedFetch) -> list[Outcome]:
-        """Add the next fetch, which the gateway has got. Return the outcomes of ``always`` that are final."""
-        if self._follows and self._waiting is None and fetch.response is not None:
+    @property
+    def in_step(self) -> bool:
+        """Whether the costs of the gateway's next run are those of the policy."""
+        return self._follows and self._waiting is None
+
+    def add(self, fetch: CapturedFetch, own: CapturedFetch | None = None) -> list[Outcome]:
+        """Add the next fetch, which the gateway has got. Return the outcomes of ``always`` that are final.
+
+        `own` is the same fetch for the policy. If None, it is made only if it is needed.
+        """
+        if self._waits and (self._follows or self._fresh) and self._waiting is None and fetch.response:
             self._waiting = fetch
             return []
         outcomes = self.part()
-        own = for_other(fetch)
+        own = own or for_other(fetch)
         outcomes += self._policy.add(own)
         self._last = fetch, own.outcome
         return outcomes
@@ -47,8 +61,9 @@ class Follower:
         outcomes: list[Outcome] = []
         for outcome in final:
             if self._waiting is not None and outcome is self._waiting.outcome:
-                if _plain(outcome) and not outcome.full and _complete(self._waiting):
+                if _plain(outcome) and bool(outcome.full) == self._fresh and _complete(self._waiting):
                     self._missed, self._waiting = self._waiting, None
+                    self._follows, self._fresh = True, False
                     outcomes.append(outcome)
                 else:
                     outcomes += self.part()
@@ -60,13 +75,24 @@ class Follower:
                 self._follows = _plain(outcome) and _plain(own) and _complete(fetch)
         return outcomes
 
+    def skip(self, last: Exchange) -> None:
+        """Note a run of the gateway, whose outcome was taken over. `last` is its last fetch."""
+        self._missed = last
+
     def part(self) -> list[Outcome]:
         """Bring the policy up to date, and stop following. Return the outcome of the fetch that waited."""
         missed, waiting = self._missed, self._waiting
-        self._follows, self._missed, self._waiting, self._last = False, None, None, None
+        self._fresh = self._follows = False
+        self._missed = self._waiting = self._last = None
+        if isinstance(missed, Exchange):
+            missed, _ = read_fetch(Outcome(missed), None)
         if missed is not None:
             self._policy.add(for_other(missed))
         return self._policy.add(for_other(waiting)) if waiting is not None else []
+
+    def end(self) -> list[Outcome]:
+        """Return the outcome of the fetch that waits, when no other fetch comes."""
+        return self.part() if self._waiting is not None else []
 
 
 def for_other(fetch: CapturedFetch) -> CapturedFetch:

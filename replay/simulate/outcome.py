@@ -1,10 +1,8 @@
 """A captured fetch, and its cost with sessions: in total, and by topic. Sans-IO."""
 
 from collections.abc import Iterator
-from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
-from operator import attrgetter
 from typing import Final, Literal, TypeAlias
 
 from proxy.core.events import FetchKind, fetch_kind
@@ -57,6 +55,20 @@ class TopicShare:
     session_response_bytes: int = 0
     session_partitions_requested: int = 0
     session_partitions_answered: int = 0
+
+
+@dataclass(slots=True)
+class RunFetches:
+    """The fetches of a run, each with a value in each list (`replay.simulate.runs`)."""
+
+    request_times: list[int] = field(default_factory=list)
+    response_times: list[int] = field(default_factory=list)
+    actual: list[int] = field(default_factory=list)
+    """The captured bytes of the fetch and its response."""
+    predicted: list[int] = field(default_factory=list)
+    """Their bytes with the session."""
+    records: list[int] = field(default_factory=list)
+    """The bytes of records in the response."""
 
 
 @dataclass(slots=True)
@@ -115,9 +127,16 @@ class Outcome:
     """The client's fetch request. None if the request or its response was not parsed."""
     response: CapturedResponse | None = field(default=None, repr=False)
     """The fetch's response. None if there is none, or if the request or the response was not parsed."""
+    run: RunFetches | None = field(default=None, repr=False)
+    """The run of fetches that this stands for. Then all figures are sums, and `request` is the last one's."""
+
+    @property
+    def times(self) -> int:
+        """How many fetches this stands for."""
+        return len(self.run.actual) if self.run is not None else 1
 
     def topic(self, key: bytes, layout: FetchLayout) -> TopicShare:
-        name = key if layout.topic_ids else key.decode(errors="replace")
+        name = topic_name(key, layout)
         share = self.topics.get(name)
         if share is None:
             share = self.topics[name] = TopicShare()
@@ -140,15 +159,6 @@ class Outcome:
         self.session_request_bytes += size
         self.session_partitions_requested += partitions
 
-    def repeated_by(self, exchange: Exchange) -> "Outcome":
-        """Return a copy of this outcome for another exchange. Both use the same `TopicShare` objects."""
-        return Outcome(exchange, *_values_of(self))
-
-
-_values_of: Final = attrgetter(*[field.name for field in fields(Outcome)][1:])
-"""A function that returns the values of all fields except the exchange. It is used for each fetch, because
-`copy.copy` takes five times as long."""
-
 
 @dataclass(slots=True, eq=False)
 class CapturedFetch:
@@ -158,8 +168,6 @@ class CapturedFetch:
     request: FetchRequest
     elements: list[ListedTopic]
     response: CapturedResponse | None
-    repeats: bool = False
-    """Whether it repeats an earlier fetch, and has the parsed request and response of that one."""
 
     @property
     def listed(self) -> bool:
@@ -167,19 +175,6 @@ class CapturedFetch:
         return (
             self.request.session_id <= 0 >= self.request.session_epoch and not self.request.unsupported_reason
         )
-
-    def repeated_by(self, exchange: Exchange) -> "CapturedFetch":
-        outcome = self.outcome.repeated_by(exchange)
-        return CapturedFetch(outcome, self.request, self.elements, self.response, repeats=True)
-
-    def stop_repeating(self) -> None:
-        """Replace the topic shares and the response of the repeated fetch by the fetch's own."""
-        outcome, request = self.outcome, self.request
-        outcome.topics = {key: copy(share) for key, share in outcome.topics.items()}
-        self.response = outcome.response = CapturedResponse(
-            outcome.exchange.response, request.layout.version, request.isolation_level
-        )
-        self.repeats = False
 
     @property
     def of_replica(self) -> bool:
@@ -228,6 +223,11 @@ def read_fetch(
         outcome.reason = NOT_UNDERSTOOD
         return None, template
     return CapturedFetch(outcome, request, elements, response), template
+
+
+def topic_name(key: bytes, layout: FetchLayout) -> TopicKey:
+    """Return a topic as figures have it: its id from v13 on, before that its name."""
+    return key if layout.topic_ids else key.decode(errors="replace")
 
 
 def _why_not_read(frame: bytes, version: int) -> str:

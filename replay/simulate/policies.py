@@ -7,17 +7,14 @@
 """
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.expanded_fetch import SessionPlan
 from proxy.core.responses import clamped
 from proxy.protocol.api import (
-    LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
     REQUEST_START_BYTES,
     RESPONSE_CORRELATION_ID,
@@ -36,7 +33,6 @@ from proxy.protocol.primitives import Buffer, encode_count
 from proxy.session.decision import Delta, Reason
 from proxy.session.handler import FetchSessionHandler
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.pairs import Pairs
 from replay.simulate.captured_broker import SESSION_ID, CapturedBroker
 from replay.simulate.captured_response import CapturedResponse, joined
 from replay.simulate.outcome import (
@@ -50,7 +46,7 @@ from replay.simulate.outcome import (
     share_sent,
     share_whole,
 )
-from replay.simulate.turned import Turned, turned_request, turned_response
+from replay.simulate.runs import SteadySession
 
 _NO_SLOT_LIMIT: Final = 1 << 30
 _SECOND: Final = 1_000_000_000
@@ -68,38 +64,6 @@ class _SimulatedRequest:
     """Whether the core sent it on its own initiative. Then no fetch of the client waits for the response."""
 
 
-@dataclass(slots=True, eq=False)
-class _Template:
-    """A template: a fetch that changed nothing, and its response without anything new.
-
-    The next fetches are often equal to it, except for correlation id and rotation (see `Turned`).
-    """
-
-    fetch: CapturedFetch
-    sent: FetchRequest
-    """The request that the core sent to the broker for the template's fetch."""
-    kind: bytes
-    """The API key and version of the fetch."""
-    answer: bytes
-    """The broker's response, without the length and correlation id at its start."""
-    request: Turned
-    response: Turned
-    plan: SessionPlan | None = None
-    """The core's plan for matching responses. None until the core's fast path has expanded one of them to the
-    captured size. After that, the plan expands all others."""
-
-    def asked(self, frame: bytes) -> bool:
-        # With another version, a gateway begins a new session. Some versions have the same layout.
-        return frame.startswith(self.kind, LENGTH_BYTES) and self.request.matches(frame)
-
-    @property
-    def answer_size(self) -> int:
-        return RESPONSE_CORRELATION_ID.stop + len(self.answer)
-
-    def answered(self, exchange: Exchange) -> bytes:
-        return (4 + len(self.answer)).to_bytes(4) + exchange.request[REQUEST_CORRELATION_ID] + self.answer
-
-
 class GatewayPolicy:
     """A policy that plays fetches through the gateway's own core, with the times of the capture."""
 
@@ -112,11 +76,7 @@ class GatewayPolicy:
         self._header = (b"none", b"")
         """The header of the last fetch in two parts: API key and version, and the bytes after the correlation
         id."""
-        self._template: _Template | None = None
-        """The last answered fetch, if it can be a template for the next fetches."""
-        self._waiting: Exchange | None = None
-        """A fetch that matches the template. It waits here until it is known whether anything happens before
-        its response."""
+        self._steady: SteadySession | None = None
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
         """Pass the client's ApiVersions exchange to the core, which learns the broker's versions."""
@@ -131,81 +91,18 @@ class GatewayPolicy:
         self._connection.drain_client()
         return settled
 
-    def repeats(self, exchange: Exchange) -> bool:
-        """Add the next fetch if the fetch and its response match the template. Return whether it was added.
-
-        The core's fast path handles this fetch, as in a live gateway. The fetch has the same cost as the
-        template. It is not added if the fast path refuses it, or if an earlier fetch is not final.
-        """
-        template = self._template
-        if template is None or self._open or not template.asked(exchange.request):
-            return False
-        if not template.response.matches(b"".join(exchange.response)):
-            return False
-        plan = template.plan
-        time = exchange.request_time / _SECOND
-        if plan is not None and plan is self._connection.plan and time < plan.until:
-            self._waiting = exchange
-        elif not self._send_matching(template, exchange):
-            return False
-        return True
-
-    def repeat(self, pairs: Pairs, at: int) -> int:
-        """Add the fetches of `pairs` from index `at` on, up to the first that does not match the template.
-
-        Return how many were added. They are final, because each got its response before the next request. So
-        the last fetch of `pairs` is not added: what comes after it is unknown. All fetches before `at` must
-        be final.
-        """
-        template, last = self._template, at
-        plan = template.plan if template is not None else None
-        if template is None or plan is None or plan is not self._connection.plan or self._open:
-            return 0
-        asked, response = template.asked, template.response
-        while (
-            last + 1 < len(pairs)
-            and pairs.request_times[last] / _SECOND < plan.until
-            and asked(pairs.request(last))
-            and response.matches(pairs.response(last))
-        ):
-            last += 1
-        plan.repeat(last - at, template.answer_size, response.size)
-        return last - at
-
-    @property
-    def repeated(self) -> Outcome | None:
-        """The outcome of fetches that `repeat` may add. None if it adds none."""
-        template = self._template
-        return template.fetch.outcome if template is not None and template.plan is not None else None
-
-    def _send_matching(self, template: _Template, exchange: Exchange) -> bool:
-        """Pass a matching fetch to the core's fast path. Return False if the fast path does not accept it."""
-        fast_path = self._connection.fast_path
-        dealt_with, sent = fast_path.request(exchange.request, exchange.request_time / _SECOND)
-        if not dealt_with:
-            return False
-        if len(sent) != len(template.sent.frame):
-            raise RuntimeError(f"{exchange.connection}, {exchange.number}: its delta is not the last one's")
-        fetch = template.fetch.repeated_by(exchange)
-        self._open.append(fetch)
-        self._in_flight.append(
-            _SimulatedRequest(
-                exchange.request[REQUEST_CORRELATION_ID], template.sent, fetch.outcome, own=False
-            )
-        )
-        return True
-
-    def _settle_waiting(self, exchange: Exchange, until: int | None) -> list[Outcome]:
-        """Play the waiting fetch in the core. Its response is also played, unless it came after `until`."""
-        template, self._waiting = self._template, None
-        if template is None or template.plan is None:
-            raise RuntimeError("a fetch waits without a template that it matches")
-        if until is None or exchange.response_time <= until:
-            template.plan.repeat(1, template.answer_size, exchange.response_bytes)
-            return [template.fetch.outcome.repeated_by(exchange)]
-        if not self._send_matching(template, exchange):
-            raise RuntimeError(f"{exchange.connection}, {exchange.number}: not on the fast path any more")
-        return []
+    def steady(self) -> SteadySession | None:
+        """Return what the next fetch is compared with. None if the core has to process it."""
+        fetches = self._connection.fetches
+        if self._open or self._in_flight or self._connection.state.fault is not None:
+            return None
+        template, rotation = fetches.steady(), fetches.session.rotation
+        if template is None or rotation is None:
+            return None
+        known = self._steady
+        if known is None or known.template is not template or known.rotation is not rotation:
+            known = self._steady = SteadySession(fetches, template, rotation, self._broker)
+        return known
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
         """Add the next fetch. If its response was not captured, it is sent and stays without one."""
@@ -284,7 +181,7 @@ class GatewayPolicy:
         The broker answers requests in the order in which they were sent. If a fetch is sent again, its answer
         comes after the answers to requests sent in between.
         """
-        settled = self._settle_waiting(self._waiting, until) if self._waiting is not None else []
+        settled = []
         self._connection.drain_events()  # nothing here uses them
         while self._open:
             if not self._is_in_flight(self._open[0].outcome):
@@ -305,15 +202,11 @@ class GatewayPolicy:
         exchange, outcome, connection = fetch.outcome.exchange, fetch.outcome, self._connection
         time = exchange.response_time / _SECOND
         buffered, sent = connection.state.buffered, self._in_flight.popleft().request
-        template = self._template if fetch.repeats else None
-        if template is not None:
-            pieces: list[Buffer] = [template.answered(exchange)]
-        else:
-            pieces = self._modelled(fetch, sent, response)
-            size = sum(map(len, pieces))
-            if outcome.eligible:
-                outcome.session_response_bytes += size
-                outcome.repair_bytes += size if outcome.repair_bytes else 0
+        pieces = self._modelled(fetch, sent, response)
+        size = sum(map(len, pieces))
+        if outcome.eligible:
+            outcome.session_response_bytes += size
+            outcome.repair_bytes += size if outcome.repair_bytes else 0
         dealt_with, full = 0, b""
         if response.cut:
             for piece in joined(pieces):
@@ -323,22 +216,15 @@ class GatewayPolicy:
             dealt_with, full = connection.fast_path.response(whole, time, time)
             if not dealt_with:
                 connection.receive_broker(whole, time)
-        if template is not None and not dealt_with:  # off the fast path, the costs may differ
-            fetch.stop_repeating()
         self._forward(outcome)
         came = len(full) + sum(map(len, connection.drain_client()))
         if self._is_in_flight(outcome):
-            self._template = None
             return
         outcome.session_size = connection.state.session_partitions
         # The core buffers responses that are behind a fetch that it sent again.
         differs = came + connection.state.buffered - buffered != exchange.response_bytes
         if differs and outcome.eligible:
             self.differing += 1
-        if not fetch.repeats:
-            self._template = _unchanged(fetch, sent, pieces)
-        elif template is not None and not differs:
-            template.plan = connection.plan
 
     def _modelled(
         self, fetch: CapturedFetch, sent: FetchRequest | None, response: CapturedResponse
@@ -372,22 +258,6 @@ class GatewayPolicy:
                 sent.outcome.session_response_bytes += len(response)
                 sent.outcome.close_bytes += len(response)
             self._connection.receive_broker(response, 0.0)
-
-
-def _unchanged(fetch: CapturedFetch, sent: FetchRequest | None, pieces: Sequence[Buffer]) -> _Template | None:
-    """Return a template made from a fetch, or None if the fetch or its response changed anything."""
-    outcome = fetch.outcome
-    plain = outcome.eligible and not outcome.reason and outcome.session_kind == "incremental"
-    alone = outcome.incremental == 1 and not (outcome.full or outcome.sessionless or outcome.closes)
-    news = outcome.session_partitions_requested or outcome.forgotten or outcome.session_partitions_answered
-    if not (plain and alone) or news or sent is None or fetch.response is None:
-        return None
-    request, response = turned_request(fetch.request), turned_response(fetch.response)
-    if request is None or response is None:
-        return None
-    answer = b"".join(pieces)[RESPONSE_CORRELATION_ID.stop :]
-    kind = fetch.outcome.exchange.request[LENGTH_BYTES : REQUEST_CORRELATION_ID.start]
-    return _Template(fetch, sent, kind, answer, request, response)
 
 
 class AlwaysPolicy:

@@ -423,27 +423,6 @@ def test_fetches_of_a_session_take_it(version: int) -> None:
     play.connection.check_measured()
 
 
-def test_a_poll_that_repeats_the_last_one_can_be_counted_without_its_frames() -> None:
-    """A poll that repeats the last one can be counted without its frames, with the same counts.
-
-    `replay` counts polls in this way if nothing changes. Here only the second core gets the frames.
-    """
-    play = Playbook().established(16, THREE)
-    polls(play, 16, 4, 4)
-    fast, core = play.connection.cores
-    for number in range(8, 12):
-        told = fetch_response(16, session_id=SESSION_ID, correlation_id=number)
-        core.receive_client(fetch(16, *THREE, correlation=number), 1.0)
-        core.receive_broker(told, 1.0)
-        assert len(core.drain_broker()) == 1
-        assert fast.plan is not None
-        fast.plan.repeat(1, len(told), sum(map(len, core.drain_client())))
-    assert fast.tally == core.tally
-    assert fast.session_epoch == core.session_epoch
-    assert repr(fast._fetches.eligibility.savings) == repr(core._fetches.eligibility.savings)
-    polls(play, 16, 12, 4, b"r" * 300)
-
-
 def test_tags_of_an_entry_that_has_moved_are_seen() -> None:
     """An unknown tag is found in the entry of a partition that just got records."""
     play = Playbook().established(16, THREE)

@@ -7,6 +7,7 @@ import pytest
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import FetchKind, SessionMade
+from proxy.core.fetching import CHECK_SECONDS, SUSPECT_SECONDS
 from proxy.protocol.fetch_request import Listing
 from proxy.session.decision import Delta
 from proxy.session.handler import FetchSessionHandler
@@ -333,3 +334,52 @@ def test_two_clients_do_not_mix() -> None:
     one.broker(full(16, T, session_id=73, correlation_id=4)).to_client(full(16, T, correlation_id=4))
     one.client(fetch(16, *T, correlation=5)).to_broker(asks(16, [], (73, 1), correlation=5))
     two.client(fetch(16, *T, correlation=5)).to_broker(asks(16, [], (72, 2), correlation=5))
+
+
+# --- what the next fetches need -------------------------------------------------------------------
+
+
+def idle(play: Playbook, number: int, wants: list[Want]) -> None:
+    """Play a fetch of the session that changes nothing, and brings nothing."""
+    sent = asks(16, [], (SESSION_ID, number), correlation=number)
+    told = fetch_response(16, session_id=SESSION_ID, correlation_id=number)
+    turn(play, 16, wants, sent, told, full(16, wants, correlation_id=number), correlation=number)
+
+
+def test_a_session_whose_list_rotates_is_steady() -> None:
+    play = Playbook(core=Connection).established(16, ONE)
+    fetches = play.connection.fetches
+    assert fetches.steady() is None  # nothing shows yet that the list rotates
+    idle(play, 1, ONE)
+    frame = fetch(16, *ONE, correlation=2)
+    template = fetches.steady()
+    assert template is not None
+    assert template.surrounds(frame)
+    play.client(frame)
+    assert fetches.steady() is None  # it is outstanding
+
+
+def test_a_session_of_two_topics_is_not_steady() -> None:
+    play = Playbook(core=Connection).established(16, T)
+    idle(play, 1, T)
+    assert play.connection.fetches.steady() is None
+
+
+@pytest.mark.parametrize("code", [3, 6])
+def test_a_session_with_an_error_is_not_steady(code: int) -> None:
+    play = Playbook(core=Connection).established(7, ONE)
+    told = fetch_response(7, ("t", [entry(1, error=code)]), session_id=SESSION_ID, correlation_id=1)
+    play.client(fetch(7, *ONE, correlation=1)).takes_broker()
+    play.broker(told).takes_client()
+    assert play.connection.fetches.session.has_session
+    assert play.connection.fetches.steady() is None
+
+
+def test_a_look_that_sends_no_check_only_sets_the_time_of_the_next_one() -> None:
+    play = Playbook(core=Connection).established(16, [("t", index, 5) for index in range(3)])
+    fetches = play.connection.fetches
+    assert fetches.look_quietly(SUSPECT_SECONDS)
+    assert fetches.check_at == 2 * SUSPECT_SECONDS
+    before = fetches.check_at
+    assert not fetches.look_quietly(CHECK_SECONDS)
+    assert fetches.check_at == before

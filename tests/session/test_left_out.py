@@ -36,3 +36,14 @@ def test_a_partition_that_is_not_sent_is_left_out() -> None:
     again(handler, 16, *wants)
     result = give(handler, 16, ("t", [entry(index, 5) for index in range(2, 8)]), session_id=77)
     assert result.loss is Loss.LEFT_OUT
+
+
+def test_who_does_not_advance_changes_nothing() -> None:
+    """`advances` notes a look like `waits`, unless the client is at the offset of the last look."""
+    handler = established()
+    expected, table = handler.expected, handler.table
+    assert expected.advances(table)
+    before = repr(expected)
+    assert not expected.advances(table)
+    assert repr(expected) == before
+    assert handler.waits()

@@ -6,7 +6,7 @@ in its state is open (`connection.CapturedConnection.take`). All other rows are 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -63,6 +63,18 @@ class Pairs:
 
     def response(self, at: int) -> bytes:
         return bytes(self.payload[self.edges[2 * at + 1] : self.edges[2 * at + 2]])
+
+    def merged(self, begin: int, end: int) -> Exchange:
+        """Return one exchange for several: the first one without its frames, with the sizes of all."""
+        requests = sum(self.edges[2 * begin + 1 : 2 * end : 2]) - sum(self.edges[2 * begin : 2 * end : 2])
+        whole = self.edges[2 * end] - self.edges[2 * begin]
+        return replace(
+            self.exchange(begin),
+            request_bytes=requests,
+            response_bytes=whole - requests,
+            request=b"",
+            response=[],
+        )
 
     def exchange(self, at: int) -> Exchange:
         begin, middle, end = self.edges[2 * at : 2 * at + 3]

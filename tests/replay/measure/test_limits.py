@@ -24,7 +24,7 @@ class Play:
     def __init__(self, version: int, max_fetch_bytes: int = 0) -> None:
         self.version = version
         self.log = LimitLog(max_fetch_bytes)
-        self._engine = Engine("always")
+        self._engine = Engine("always", plain=True)
         self._time = 0
 
     def exchange(self, request: bytes, response: bytes) -> None:

@@ -275,7 +275,7 @@ def test_the_gateways_checks_of_an_idle_session_are_predicted(tmp_path: Path, po
     assert saved["always"]["saved_bytes"] - saved["gateway"]["saved_bytes"] == 3 * (466 + 483)
 
 
-@pytest.mark.parametrize("choice", [RowFilter(raw=True), RowFilter(members=3)])
+@pytest.mark.parametrize("choice", [RowFilter(raw=True), RowFilter(raw=True, members=3)])
 def test_frames_and_records_by_key_are_the_same(
     choice: RowFilter, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

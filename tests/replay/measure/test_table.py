@@ -58,7 +58,7 @@ def test_every_column_says_what_it_holds() -> None:
 
 
 def test_the_columns_of_a_fetch_are_what_the_engine_tells() -> None:
-    parsed = {"exchange", "topics", "request", "response"}
+    parsed = {"exchange", "topics", "request", "response", "run"}
     told = {field.name for field in dataclasses.fields(Outcome)} - parsed
 
     assert {column.name for column in FETCH_COLUMNS} == told

@@ -55,6 +55,7 @@ class Plan:
     begins: bool
     """Whether the beginning of the connection is captured."""
     steps: list[Step]
+    isolation: int = 0
 
 
 @dataclass(slots=True)
@@ -258,7 +259,7 @@ class Traffic:
             session=session,
             correlation=self._correlation,
             client=self._client,
-            **(asked or {}),
+            **{"isolation_level": self.plan.isolation} | (asked or {}),
         )
         topics: dict[str, list[Any]] = {}
         for at, (topic, partition, *offset) in enumerate(wants):
@@ -266,7 +267,9 @@ class Traffic:
                 continue
             begin = offset[0] if offset else 0
             own = _batch(begin) if at in filled else b""
-            made = entry(partition, begin + (9 if own else 0), error=failed.get(at, 0), records=own)
+            error, end = failed.get(at, 0), begin + (9 if own else 0)
+            none = () if self.plan.isolation and not error else None
+            made = entry(partition, end, error=error, records=own, aborted=none)
             topics.setdefault(topic, []).append(made)
             if own:
                 self._offsets[topic, partition] = begin + 9
@@ -373,6 +376,7 @@ plans = st.lists(
         size=st.sampled_from([150, 1448, 30_000]),
         begins=st.sampled_from([True, True, True, False]),
         steps=st.lists(st.one_of(_settled, _odd), min_size=1, max_size=10),
+        isolation=st.sampled_from([0, 0, 1]),
     ),
     min_size=1,
     max_size=3,

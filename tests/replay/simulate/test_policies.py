@@ -7,14 +7,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome
-from replay.simulate.policies import GatewayPolicy
 from tests.replay.events import captured_events
 from tests.replay.simulate.test_predicted_equals_measured import values
 from tools.bench.captures import Shape, make
@@ -47,34 +45,9 @@ def saved(name: str, policy: Policy) -> tuple[int, int]:
     return wire - sum(each.session_request_bytes + each.session_response_bytes for each in took), wire
 
 
-def test_fetches_that_change_nothing_are_recognised_by_those_before(tmp_path: Path) -> None:
-    """Fetches that only rotate their list are recognised as repeats, from the fourth fetch on.
-
-    Here the list has 100 partitions.
-    """
-    truth = make(tmp_path / "idle.pcap", 500_000, Shape(filled=0, connections=1))
-    engine = Engine("gateway")
-    taken = []
-
-    def repeats(policy: GatewayPolicy, exchange: Exchange) -> bool:
-        taken.append(recognised(policy, exchange))
-        return taken[-1]
-
-    recognised = GatewayPolicy.repeats
-    with patch.object(GatewayPolicy, "repeats", repeats):
-        for event in captured_events(tmp_path / "idle.pcap"):
-            if isinstance(event, Exchange):
-                engine.add(event)
-
-    assert taken[3:] == [True] * (truth.fetches - 3)
-
-
 @pytest.mark.parametrize("late", [-1, 20, 21])
-def test_what_is_recognised_has_the_outcome_that_it_would_have_anyway(tmp_path: Path, late: int) -> None:
-    """If the gateway recognises a repeated fetch, the outcome is the same as without this recognition.
-
-    This also holds if a request comes before the previous response, and after a second ApiVersions request.
-    """
+def test_a_fetch_of_a_run_has_the_outcome_of_a_single_one(tmp_path: Path, late: int) -> None:
+    """Also if a request comes before the previous response, and after a second ApiVersions request."""
     make(tmp_path / "idle.pcap", 200_000, Shape(filled=0, connections=1))
     captured = captured_events(tmp_path / "idle.pcap")
     exchanges = [event for event in captured if isinstance(event, Exchange)]
@@ -84,18 +57,17 @@ def test_what_is_recognised_has_the_outcome_that_it_would_have_anyway(tmp_path: 
     time = exchanges[15].response_time + 1
     exchanges.insert(16, replace(exchanges[0], request_time=time, response_time=time + 1))
 
-    def outcomes() -> list[Any]:
-        engine, found = Engine("gateway"), list[Outcome]()
+    def outcomes(*, plain: bool) -> list[Any]:
+        engine, found = Engine("gateway", plain=plain), list[Outcome]()
         for exchange in exchanges:
             found += engine.add(exchange)
         rest, ending = engine.end(end)
         assert not ending.differing
         return [values(outcome) for outcome in found + rest]
 
-    recognised = outcomes()
-    with patch.object(GatewayPolicy, "repeats", lambda *_: False):
-        assert recognised == outcomes()
-    busy = [place for place, outcome in enumerate(recognised) if outcome["reason"] == "session busy"]
+    in_runs = outcomes(plain=False)
+    assert in_runs == outcomes(plain=True)
+    busy = [place for place, outcome in enumerate(in_runs) if outcome["reason"] == "session busy"]
     assert len(busy) == (late > 0)
 
 
@@ -104,9 +76,8 @@ def test_what_happens_on_a_connection_is_not_kept() -> None:
 
     Nothing reads the events here.
     """
-    policy = GatewayPolicy()
     engine = Engine("gateway")
-    engine._policy = policy
+    policy = engine._gateway
     for event in events("librdkafka-100p"):
         if isinstance(event, Exchange):
             engine.add(event)
@@ -129,7 +100,7 @@ def test_the_gateways_policy_saves_what_a_session_for_all_or_for_none_would(name
 
 
 def test_an_unreadable_fetch_settles_what_came_before_it(tmp_path: Path) -> None:
-    """With ``plain`` no fetch is recognised, and the outcomes are the same, also if the clock goes back."""
+    """With ``plain`` there are no runs, and the costs are the same, also if the clock goes back."""
     make(tmp_path / "idle.pcap", 200_000, Shape(filled=0, connections=1))
     captured = captured_events(tmp_path / "idle.pcap")
     exchanges = [event for event in captured if isinstance(event, Exchange)]
@@ -144,6 +115,7 @@ def test_an_unreadable_fetch_settles_what_came_before_it(tmp_path: Path) -> None
             engine.add(exchange)
             found += engine.drain_other()
         engine.end(end)
-        return [values(outcome) for outcome in found + engine.drain_other()]
+        found += engine.drain_other()
+        return [(one.eligible, one.session_request_bytes, one.session_response_bytes) for one in found]
 
     assert others(plain=True) == others(plain=False)
