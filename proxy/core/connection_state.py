@@ -399,7 +399,9 @@ class ConnectionState:
         self.fail("broker", reason)
 
     def fail(self, side: str, reason: str) -> None:
-        """End the connection because of a fault of the side ``client`` or ``broker``."""
+        """End the connection because of a fault of the side ``client`` or ``broker``. The first counts."""
+        if self.fault is not None:
+            return
         self.fault = Fault(side=side, reason=reason)
         self.events.append(self.fault)
         self.from_client.rest()  # no more is read of it

@@ -7,6 +7,7 @@ import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from proxy.core.events import Fault
 from proxy.features.racks.distrust import AGAIN_SECONDS, AWAY_SECONDS, LEAVES_SECONDS, TRUE_SECONDS
 from proxy.features.racks.rack_clients import ASK_SECONDS
 from proxy.features.racks.racks import BrokerRacks
@@ -119,6 +120,17 @@ def test_rule_27_who_is_here_again_without_having_asked_has_to_connect_anew(asks
     play.broker(fetch_response(12, ("t", [entry(0, error=1)]), correlation_id=9))
     assert [core.fault is None for core in cores(play)] == [asks] * 2
     assert [core.fault for core in cores(other)] == [None] * 2
+
+
+def test_rule_27_a_connection_that_ends_for_several_partitions_has_one_fault() -> None:
+    """Each fault is logged, and counts as one connection that has ended."""
+    play = Gateway().connect()
+    for number, now in enumerate((NOW, NOW + AWAY_SECONDS + 1.0)):
+        play.now = now
+        play.client(asked := fetch(12, *T[:2], correlation=number)).to_broker(asked)
+        refused = [entry(0, error=1), entry(1, error=1)]
+        play.broker(fetch_response(12, ("t", refused), correlation_id=number)).takes_client()
+    assert len(play.events(Fault)) == 1
 
 
 def test_rule_27_after_its_minute_a_client_is_sent_away_once_more() -> None:
