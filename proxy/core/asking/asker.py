@@ -186,8 +186,13 @@ class Hold:
         for each in failed:
             if each.leader is not None:
                 by_leader.setdefault(each.leader.leader_id, []).append(each)
+        asked = {
+            each.leader.leader_id
+            for each in self._in(PartitionState.PROVING, PartitionState.ASKED)
+            if each.leader is not None
+        }
         for leader_id, those in by_leader.items():
-            there = self._way_to(leader_id, now)
+            there = Event.BEHIND if leader_id in asked else self._way_to(leader_id, now)
             if isinstance(there, Event):
                 self._move(those, there, now)
             else:
@@ -196,9 +201,7 @@ class Hold:
 
     def _way_to(self, leader_id: int, now: float) -> Sibling | Event:
         """Return a connection to a leader, or the event that there is none now."""
-        asked, asker = self._in(PartitionState.PROVING, PartitionState.ASKED), self.asker
-        if any(each.is_led_by(leader_id) for each in asked):
-            return Event.BEHIND
+        asker = self.asker
         found = asker.siblings.find(asker.who, leader_id, now)
         if found is not None and now + found[1] <= self.deadline + self.repeat.beyond:
             return found[0]

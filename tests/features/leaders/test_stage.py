@@ -6,7 +6,7 @@ The tests play the connections step by step.
 import gc
 from collections import Counter
 from typing import Final
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -360,3 +360,16 @@ def test_what_was_sent_and_received_is_counted_where_it_went() -> None:
     assert new.broker.fetches[FetchKind.SESSIONLESS] == 1
     assert Counter(new.client.fetches) == Counter([0, 0, 0, 0])
     assert two.old.connection.buffered == two.new.connection.buffered == 0
+
+
+def test_many_leaders_are_looked_up_in_one_look_at_the_partitions() -> None:
+    """A broker may name as many leaders as partitions: a look for each of them would take seconds."""
+    looks = []
+    for leaders in (1, 50):
+        wants = [(TOPIC, at, 40) for at in range(50)]
+        two = Two().fails(*wants, errors=[6] * 50).asks_leaders()
+        with patch.object(Hold, "_in", autospec=True, side_effect=Hold._in) as look:
+            two.leaders({at: (NEW + 1 + at % leaders, 5) for at in range(50)})
+        two.old.to_client(two.refusal(*wants, errors=[6] * 50))
+        looks.append(look.call_count)
+    assert looks[0] == looks[1]
