@@ -220,7 +220,7 @@ class Connection:
     def shrink(self) -> None:
         """Release memory that an idle connection does not need. The shell calls this every few seconds."""
         self.state.queue.shrink()
-        self.fast_path.settle()
+        self.fast_path.review()
 
     def receive_client(self, data: bytes, now: float) -> None:
         """Process bytes from the client that did not take the fast path."""
@@ -230,7 +230,7 @@ class Connection:
     def receive_broker(self, data: bytes, now: float) -> None:
         """Process bytes from the broker that did not take the fast path."""
         self.state.now = now
-        self._responses(data)
+        self._process_responses(data)
         self._finish_waiting()
         self._settle()
 
@@ -238,7 +238,7 @@ class Connection:
         """Process more of the waiting bytes. `ConnectionState.goes_on` tells whether this is needed."""
         self.state.now = now
         if self.state.responses_wait:
-            self._responses(b"")
+            self._process_responses(b"")
         self._finish_waiting()
         self._settle()
 
@@ -325,7 +325,7 @@ class Connection:
     def _settle(self) -> None:
         for stage in self.state.stages:
             stage.settle()
-        self.fast_path.settle()
+        self.fast_path.review()
 
     def _resume(self) -> None:
         self._finish_waiting()
@@ -333,7 +333,7 @@ class Connection:
 
     # The broker's responses
 
-    def _responses(self, data: bytes) -> None:
+    def _process_responses(self, data: bytes) -> None:
         state = self.state
         state.tally.broker.bytes_in += len(data)
         if state.fault is not None:
@@ -341,8 +341,8 @@ class Connection:
         frames, expected = state.from_broker, state.queue.expected
         whole = is_frame(data) and expected and frames.idle and len(data) >= RESPONSE_START_BYTES
         if whole and data[RESPONSE_CORRELATION_ID] == expected[0].correlation_id:  # as nearly every read
-            self._begin(expected[0], len(data))
-            self._response(expected[0], data, last=True)
+            self._begin_response(expected[0], len(data))
+            self._feed_response(expected[0], data, last=True)
             return
         frames.feed(data)
         left_at_once = AT_ONCE
@@ -362,12 +362,12 @@ class Connection:
                 if len(frames) < start and (expected or not state.foreign):
                     frames.need = start
                     return
-                if not self._begins(frames.peek(RESPONSE_START_BYTES)):
+                if not self._check_start(frames.peek(RESPONSE_START_BYTES)):
                     return
             chunk = frames.next()
-            self._response(expected[0], chunk, last=not frames.left)
+            self._feed_response(expected[0], chunk, last=not frames.left)
 
-    def _begins(self, data: bytes) -> bool:
+    def _check_start(self, data: bytes) -> bool:
         """Return whether a response begins here. If not, there is a fault, or all bytes are forwarded now."""
         state, expected = self.state, self.state.queue.expected
         length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
@@ -380,7 +380,7 @@ class Connection:
             state.unread("broker", wrong)
             return False
         state.from_broker.left = size = LENGTH_BYTES + length
-        self._begin(expected[0], size)
+        self._begin_response(expected[0], size)
         return True
 
     def _mismatch(self, data: bytes, length: int) -> str:
@@ -396,14 +396,14 @@ class Connection:
         got = int.from_bytes(data[RESPONSE_CORRELATION_ID], signed=True)
         return f"a response to request {got} before that to request {asked}"
 
-    def _begin(self, request: InFlight, size: int) -> None:
+    def _begin_response(self, request: InFlight, size: int) -> None:
         state = self.state
         state.foreign = False
         state.response_size = size
         state.meter.began = state.now
         request.handler = request.handler.begin(request)
 
-    def _response(self, request: InFlight, chunk: bytes, *, last: bool) -> None:
+    def _feed_response(self, request: InFlight, chunk: bytes, *, last: bool) -> None:
         state, handler = self.state, request.handler
         queue, buffered = state.queue, handler.buffered
         if request.api_key == _PRODUCE:

@@ -309,7 +309,7 @@ class Eligibility:
             return Reason.KEEP_ORDER
         if self.sessions.crowded:
             return Reason.MEMORY
-        if self.savings.rests:
+        if self.savings.paused:
             return Reason.RESTING
         return Reason.BROKER_NOT_KNOWN if features is None and handler.has_session else None
 

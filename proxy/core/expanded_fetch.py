@@ -119,9 +119,9 @@ class ExpandedFetch(SentFetch):
             self._note_throttle(walk)
         learns = self._learns and self.asked.generation == plans.generation
         plans.forget_fetch()  # its assumptions may change here
-        full = session.state is _REQUESTED
+        requested = session.state is _REQUESTED
         if walk is None or not self.understood or not walk.done:
-            session.renew(walk.session_id if full and walk is not None else 0)
+            session.renew(walk.session_id if requested and walk is not None else 0)
             self._lost(0, SessionResult(Action.RESEND_SESSIONLESS, NOT_UNDERSTOOD))
             return []
         if walk.tagged:
@@ -134,8 +134,8 @@ class ExpandedFetch(SentFetch):
         # v4 to v6: a v7 response of other partitions can't be forwarded unchanged (fetch-semantics, trap 4).
         if result.action is _COMPLETE_NO_SESSION:
             result.action = Action.RESEND_SESSIONLESS
-        if full:
-            self._answered(walk, result)
+        if requested:
+            self._note_new_session(walk, result)
         elif result.action is not _EXPAND and result.action in RESENDS:
             self._lost(walk.error_code, result)
         elif fetching.limits.keep_order and result.action is _EXPAND:
@@ -144,12 +144,12 @@ class ExpandedFetch(SentFetch):
             self._count(walk, 0)
             return []
         fetch = self.asked.parsed
-        pieces, size, partitions = self._full(fetch, walk, result)
-        self._settle(fetch, walk, size, full=full)
-        if not full and result.errors:
+        pieces, size, partitions = self._client_response(fetch, walk, result)
+        self._note_saved(fetch, walk, size, requested=requested)
+        if not requested and result.errors:
             self._note_uncached(result)
         # If `unused` is not 0, the core resets it at the next saving.
-        if learns and not full and not fetching.unused:
+        if learns and not requested and not fetching.unused:
             self._learn_plan(walk, result)
         self._count(walk, partitions)
         return pieces
@@ -168,7 +168,7 @@ class ExpandedFetch(SentFetch):
         self._note_lost()
         self._arrange_resend(full=False)
 
-    def _full(
+    def _client_response(
         self, fetch: FetchRequest, walk: FetchResponseWalk, result: SessionResult
     ) -> tuple[list[Buffer], int, int]:
         """Return the client's response in pieces, its size, and its number of partitions."""
@@ -234,22 +234,24 @@ class ExpandedFetch(SentFetch):
         tags, rewriting = b"".join(self._frame.span(walk.tags_at, self.received)), self._fetching.rewriting
         return rewriting.tags(tags, walk.tags) if self.asked.version >= rewriting.tags_from else tags
 
-    def _settle(self, fetch: FetchRequest, walk: FetchResponseWalk, size: int, *, full: bool) -> None:
+    def _note_saved(
+        self, fetch: FetchRequest, walk: FetchResponseWalk, size: int, *, requested: bool
+    ) -> None:
         """Note the bytes that the exchange saved. The client's response has this size."""
         fetching = self._fetching
         savings = fetching.eligibility.savings
         spared = size - self.received
         saved = len(fetch.frame) - self.sent + spared
-        if full:
-            self._note_rest(rests=savings.settle(saved))
+        if requested:
+            self._note_pause(pauses=savings.add(saved))
             return
-        rests = savings.answered(saved, walk.partitions)
+        pauses = savings.answered(saved, walk.partitions)
         if self._first < 0 and walk.partitions:
             wide = session_layout(self.asked.version)
             savings.tore(fetch.partitions, walk.partitions, spared, fetch.layout, wide)
         if saved > 0:
             fetching.unused = 0
-        self._note_rest(rests=rests)
+        self._note_pause(pauses=pauses)
 
     # The next fetches
 
@@ -262,7 +264,7 @@ class ExpandedFetch(SentFetch):
             return
         # A response can add a reason against the session. A large one goes to the core.
         eligibility, large = fetching.eligibility, self.received >= STREAM_FROM
-        if large or eligibility.never is not None or eligibility.savings.rests:
+        if large or eligibility.never is not None or eligibility.savings.paused:
             return
         if not all(stage.repeats(_FETCH, version, in_session=True) for stage in state.stages):
             return
@@ -329,9 +331,9 @@ class SessionPlan(FetchPlan):
         session, rotation, limits = self._session, self._rotation, self._limits
         if now >= self.until or session.state is not _ESTABLISHED or session.rotation is not rotation:
             return None
-        if limits.crowded or limits.generation != self._generation:
+        if limits.crowded or limits.generation != self._options_generation:
             return None
-        template = self._fetches
+        template = self._fetch_template
         if not template.surrounds(frame):
             return None
         if template.changes:
@@ -357,7 +359,7 @@ class SessionPlan(FetchPlan):
         # to compare the response with the table.
         if not (self.live and self._described) or table.behind:
             return None
-        if self._limits.generation != self._generation:
+        if self._limits.generation != self._options_generation:
             return None
         row, records, sent = -1, 0, b""
         if empty is None or size != RESPONSE_START_BYTES + len(empty) or not frame.endswith(empty):
@@ -388,7 +390,7 @@ class SessionPlan(FetchPlan):
 
     def begin(self, request: InFlight) -> Handler:
         fetching, sent = self._fetching, (self._delta_size, self._altered, self._session.session_id)
-        asked = ClientFetch(self.version, self.fetch.with_frame(self._frame), self._decided_at)
+        asked = ClientFetch(self.version, self.fetch.with_frame(self._frame), self._plans_generation)
         handler = ExpandedFetch(fetching, asked, *sent, first=self._first, learns=True)
         return fetching.around(request, asked).put(handler)
 

@@ -62,7 +62,7 @@ class FastPath:
         """When the first byte of the last result of `join` was read, in seconds. Before, when the broker was
         connected."""
 
-    def settle(self) -> None:
+    def review(self) -> None:
         """Decide whether the fast path may process the next frames, after the rest of the core has run."""
         state = self._state
         self._expected, self._owed = state.queue.expected, state.queue.owed

@@ -161,11 +161,11 @@ class Fetches(Fetching):
         form = self.eligibility.savings.weigh(fetch, listing, incremental.delta, len(incremental.frame))
         if form is SessionForm.DELTA:
             return self._continued(asked, fetch, incremental)
-        if form is SessionForm.WIRE:
+        if form is SessionForm.FORWARD:
             return Reason.NOT_SMALLER
         if not session.learn_listing(listing, fetch.isolation_level):
             return Reason.TOO_SPARSE
-        return self._full(asked) if self.takes_slot() else Reason.NO_SLOT
+        return self._request_session(asked) if self.takes_slot() else Reason.NO_SLOT
 
     def _first(self, asked: ClientFetch, fetch: FetchRequest, listing: Listing) -> Way | Reason:
         """Request a session, or return the reason why not."""
@@ -184,7 +184,7 @@ class Fetches(Fetching):
         # Only now, for it costs 500 bytes: most connections that do not ask for versions need no session.
         if not known:
             return _BROKER_NOT_KNOWN if self.may_have_slot else Reason.NO_SLOT
-        return self._full(asked) if self.takes_slot() else Reason.NO_SLOT
+        return self._request_session(asked) if self.takes_slot() else Reason.NO_SLOT
 
     def _continued(
         self, asked: ClientFetch, fetch: FetchRequest, delta: Incremental | Rotated
@@ -194,7 +194,7 @@ class Fetches(Fetching):
         if not session.ask(fetch, delta):
             return Reason.TOO_SPARSE
         if self.state.now >= self.check_at:
-            self.look(fetch)
+            self.check_if_due(fetch)
         frame = delta.frame
         if type(delta) is Rotated:
             sent = len(frame), len(delta.altered), session.session_id
@@ -219,7 +219,7 @@ class Fetches(Fetching):
             and not self.limits.keep_order
         )
 
-    def _full(self, asked: ClientFetch) -> Way:
+    def _request_session(self, asked: ClientFetch) -> Way:
         """Request a session with a full fetch of the partitions in the table."""
         session, fetch, listing = self.session, asked.parsed, asked.listing
         if session.table is None or listing is None:
@@ -255,8 +255,8 @@ class Fetches(Fetching):
         self.send(request, frame, kind, handler.partitions)
 
     def send_again(self, request: InFlight, handler: FetchHandler) -> None:
-        full = handler.resend is Action.RESEND_FULL
-        self._send(request, *(self._full(handler.asked) if full else self._forwarded(handler.asked)))
+        way = self._request_session if handler.resend is Action.RESEND_FULL else self._forwarded
+        self._send(request, *way(handler.asked))
 
 
 # A member of an enum is looked up slowly, and hashing one takes a call: what every fetch needs are globals.

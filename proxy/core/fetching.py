@@ -56,7 +56,7 @@ _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, Err
 response. KIP-110 (76), disabled down-conversion (35): fetch-semantics 2.6, trap 7."""
 _CONNECTION_ENDS: Final = "the connection ends"
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
-_RESTS: Final = "resting: sessions cost more than they saved"
+_RESTING: Final = "resting: sessions cost more than they saved"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -73,7 +73,7 @@ class Fetching:
     """Whether the client sends no more fetches. If so, a fetch that is sent again does not use a
     session."""
     check_at: float = 0.0
-    """The next time, in seconds, at which `look` decides whether to check the session."""
+    """The next time, in seconds, at which `check_if_due` decides whether to check the session."""
     _check_due_at: float = 0.0
     _check_paid_at: int = 0
     """The number of bytes that the connection had saved when the last check was sent."""
@@ -137,12 +137,12 @@ class Fetching:
     # Checks
 
     def arrange_check(self) -> None:
-        """Set the times of the session's next regular check, and of the next call of `look`."""
+        """Set the times of the session's next regular check, and of the next call of `check_if_due`."""
         suspect, now = self.state.tally.sessions_lost[Loss.LEFT_OUT], self.state.now
         self._check_due_at = now + (SUSPECT_SECONDS if suspect else CHECK_SECONDS)
         self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
 
-    def look(self, fetch: FetchRequest) -> None:
+    def check_if_due(self, fetch: FetchRequest) -> None:
         """Check the session if a check is due, or if the client waits for records that are available."""
         now = self.state.now
         if self.session.waits() or now >= self._check_due_at:
@@ -175,12 +175,12 @@ class Fetching:
         self.state.tally.session_checks += 1
         version, partitions = fetch.layout.version, fetch.partitions
         check = Check(self.state, partitions, version, self.eligibility, self.session)
-        self.eligibility.savings.settle(-len(frame))
+        self.eligibility.savings.add(-len(frame))
         self.send(own(frame, check), frame, FetchKind.SESSIONLESS, partitions)
 
     # Memory and slot
 
-    def settle(self, *, again: bool) -> None:
+    def finish_response(self, *, again: bool) -> None:
         """Do what a complete response makes due: close the session, release slot and memory.
 
         `again` is true if its fetch is sent again.
@@ -316,7 +316,7 @@ class SentFetch(FetchHandler):
             fetching.eligibility.large = self.received >= STREAM_FROM and not again
             if self.walk is not None and self.walk.hints:
                 fetching.leaders.learn([found.hint for found in self.walk.hints])
-            fetching.settle(again=again)
+            fetching.finish_response(again=again)
         if pieces and self.asked.direct:
             fetching.state.tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
@@ -361,7 +361,7 @@ class SentFetch(FetchHandler):
         empties = features is None or features.throttles_by_emptying
         return fetching.session.handle(walk, empties=empties and not fetching.eligibility.full_when_throttled)
 
-    def _answered(self, walk: FetchResponseWalk, result: SessionResult) -> None:
+    def _note_new_session(self, walk: FetchResponseWalk, result: SessionResult) -> None:
         """Note the response to a fetch that requested a session."""
         session, state = self._fetching.session, self._fetching.state
         if result.action in RESENDS:
@@ -422,11 +422,11 @@ class SentFetch(FetchHandler):
 
     def _note_lost(self) -> None:
         """Count the bytes of the fetch and of its response as lost, because it has to be sent again."""
-        self._note_rest(rests=self._fetching.eligibility.savings.settle(-self.sent - self.received))
+        self._note_pause(pauses=self._fetching.eligibility.savings.add(-self.sent - self.received))
 
-    def _note_rest(self, *, rests: bool) -> None:
-        if rests:
-            self._fetching.state.events.append(Passthrough(reason=_RESTS))
+    def _note_pause(self, *, pauses: bool) -> None:
+        if pauses:
+            self._fetching.state.events.append(Passthrough(reason=_RESTING))
 
     def _note_throttle(self, walk: FetchResponseWalk) -> None:
         """Note whether this broker sends entries when it throttles. Kafka 2.0 and later send none."""

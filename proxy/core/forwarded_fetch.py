@@ -198,7 +198,7 @@ class ForwardedFetch(SentFetch):
                 # A negative id is a refusal, as 0 is.
                 fetching.eligibility.given = max(walk.session_id, 0)
         elif understood:
-            self._answered(walk, self._judge(walk))
+            self._note_new_session(walk, self._judge(walk))
             if walk.tagged:
                 self._never(Reason.TAGS)
         else:
@@ -253,9 +253,9 @@ class ForwardPlan(FetchPlan):
         return cls(fetching, template, request, sent, reason)
 
     def request(self, frame: bytes, _now: float) -> bytes | None:
-        if self._template.matches(frame) and self._limits.generation == self._generation:
+        if self._template.matches(frame) and self._limits.generation == self._options_generation:
             self._asked += 1
-            return self._fetches.as_sent(frame) if self._fetches.changes else frame
+            return self._fetch_template.as_sent(frame) if self._fetch_template.changes else frame
         return None
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:

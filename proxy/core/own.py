@@ -89,7 +89,7 @@ class Check(OwnFetch):
         except ProtocolError:
             self._understood = False
         if last:
-            self._eligibility.savings.settle(-self._received)
+            self._eligibility.savings.add(-self._received)
             broker.add_responses(walk.partitions, walk.record_bytes)
             if self._understood and walk.done and not walk.error_code:
                 self._session.check(walk)

@@ -1,9 +1,10 @@
 """A plan remembers how a request and its response were handled, for later similar requests. Sans-IO.
 
-Clients mostly repeat their requests. The core makes a `Plan` when it has handled such a request, and the fast
-path (`proxy.core.fast_path`) compares each frame with the plans. A frame that matches is sent to the broker
-at once. The request is then in flight like any other, with the plan as its handler. If the response does not
-match, `Plan.begin` makes a handler for it, and the rest of the core processes the response.
+Clients mostly repeat their requests. The core makes a `FetchPlan` from a fetch, or a `RequestPlan` from
+another request, and the fast path (`proxy.core.fast_path`) compares each frame with the plans. A frame that
+matches is sent to the broker at once. The request is then in flight like any other, with the plan as its
+handler. If the response does not match, `Handler.begin` of the plan makes a handler for it, and the rest of
+the core processes the response.
 
 A plan relies on assumptions. Code that changes one of them must drop the plan (`Plans.forget_fetch`,
 `Plans.forget`).
@@ -198,7 +199,7 @@ class EntryTemplate:
         return frame[self._at : len(frame) - 2] if self._flexible else frame[self._at :]
 
 
-class Plan(Handler):
+class RequestPlan(Handler):
     """A plan for requests that are forwarded unchanged, and whose responses are forwarded unchanged.
 
     The plan is the handler of all matching requests, until their responses begin. They have the same bytes
@@ -265,13 +266,13 @@ class FetchPlan(Handler):
     __slots__ = (
         "_answered",
         "_asked",
-        "_decided_at",
-        "_fetches",
-        "_generation",
+        "_fetch_template",
         "_kind",
         "_limits",
         "_measured",
+        "_options_generation",
         "_plans",
+        "_plans_generation",
         "_reason",
         "_received",
         "_record_bytes",
@@ -301,14 +302,14 @@ class FetchPlan(Handler):
         """Whether the plan's assumptions still hold. `SessionLimits.generation` is checked separately."""
         self.spare = None
         self._kind, self._reason = kind, reason
-        self._fetches, self._sent_size = template, len(sent.frame)
+        self._fetch_template, self._sent_size = template, len(sent.frame)
         self.fetch: FetchRequest = sent.with_frame(b"")
         """The fetch with the changes of the stages, without its frame."""
         self.version = sent.layout.version
         self.partitions = sent.partitions
         self.wait = max(sent.max_wait_ms, 0) / 1e3
-        self._limits, self._generation = plans.limits, plans.limits.generation
-        self._decided_at = plans.generation
+        self._limits, self._options_generation = plans.limits, plans.limits.generation
+        self._plans_generation = plans.generation
         self._plans, self._measured = plans, plans.measured
         self._asked = self._sent = self._requested = 0
         """Fetches that are not in the tally yet: their number, their bytes and partitions to the broker."""
@@ -326,7 +327,7 @@ class FetchPlan(Handler):
         asked, sent, received, told = self._asked, self._sent, self._received, self._told
         if not (asked or received):
             return
-        client, broker, size = tally.client, tally.broker, asked * self._fetches.size
+        client, broker, size = tally.client, tally.broker, asked * self._fetch_template.size
         client.bytes_in += size
         client.add_fetches(FetchKind.SESSIONLESS, size, asked * self.partitions, times=asked)
         broker.bytes_out += sent
@@ -364,7 +365,7 @@ class Plans:
     them. So for `responded`, and for `produced`, which has all bytes of Produce."""
     responded: int = 0
     produced: int = 0
-    requests: dict[bytes, Plan] = field(default_factory=dict)
+    requests: dict[bytes, RequestPlan] = field(default_factory=dict)
     """By API key and version, as the bytes in a request's header."""
     fetch: FetchPlan | None = None
     """The plan of the last fetch. None if the core has to decide the next fetch."""
@@ -391,7 +392,7 @@ class Plans:
         if (known := self.requests.get(key)) is None or known.prefix != decisive:
             if len(self.requests) >= MAX_PLANS:
                 self.requests.clear()
-            self.requests[key] = Plan(request, decisive, answered=answered, plans=self)
+            self.requests[key] = RequestPlan(request, decisive, answered=answered, plans=self)
 
     def forget_fetch(self) -> None:
         """Drop the plan for fetches.

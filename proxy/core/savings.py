@@ -5,8 +5,9 @@ A fetch can be forwarded unchanged, sent as a delta, or sent in full to create a
 estimated from earlier responses. One rule looks ahead: a new session may cost as many bytes as the *regret*.
 The regret is the number of bytes that earlier fetches would have saved if a session had had their exact list.
 
-Estimates can be wrong. So the real cost of sessions is added up. A connection that lost bytes *rests*: it
-uses no session until it has transferred many times the lost bytes. Nothing here depends on a clock.
+Estimates can be wrong. So the real cost of sessions is added up. A connection that lost bytes *pauses*
+(`Reason.RESTING`): it uses no session until it has transferred many times the lost bytes. Nothing here
+depends on a clock.
 """
 
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class SessionForm(Enum):
     DELTA = "delta"
     RENEW = "renew"
     """In full, for a new session with the fetch's exact list. The broker drops the old session."""
-    WIRE = "wire"
+    FORWARD = "forward"
     """Forwarded unchanged. The session is not affected."""
 
 
@@ -60,9 +61,9 @@ class Savings:
     """The bytes that sessions have saved, and are expected to save, for one connection."""
 
     _credit: int = 0
-    """Bytes that sessions may lose before the connection rests."""
+    """Bytes that sessions may lose before the connection pauses."""
     _limit: int = 0
-    _rest: int = 0
+    _pause: int = 0
     """Bytes that must be transferred without a session before a fetch uses a session again."""
     _spent: int = 0
     """Bytes of fetches without a session, and of their responses."""
@@ -89,12 +90,12 @@ class Savings:
     """What it would cost to add recently dropped partitions to the session again, in bytes."""
 
     def __repr__(self) -> str:
-        return f"<Savings credit={self._credit} rest={self._rest} regret={self._regret:.0f}>"
+        return f"<Savings credit={self._credit} pause={self._pause} regret={self._regret:.0f}>"
 
     @property
-    def rests(self) -> bool:
+    def paused(self) -> bool:
         """Whether the connection uses no session now, because sessions have lost bytes."""
-        return self._rest > 0
+        return self._pause > 0
 
     # Before a fetch is sent
 
@@ -153,12 +154,12 @@ class Savings:
         # A list that has just lost partitions may get them back: then only what earlier fetches have shown
         # counts, not what this one would have saved.
         if self._waits() or (regret if forgotten else self._regret) < price:
-            return SessionForm.WIRE
+            return SessionForm.FORWARD
         # The last expense has not paid yet. Without a wait, a list that changes with each fetch would be paid
         # for with each fetch.
         if self._owed > 0 and not self._waited:
             self.failed()
-            return SessionForm.WIRE
+            return SessionForm.FORWARD
         self._away += forgotten * entry
         if -gain > renewing:
             self._invest(full + renewing)
@@ -173,13 +174,13 @@ class Savings:
         """Note a fetch and its response without the session: their bytes, and the entries with records."""
         self._spent += size
         self._news += _WEIGHT * (news - self._news)
-        if self._rest:
-            self._rest = max(0, self._rest - size)
+        if self._pause:
+            self._pause = max(0, self._pause - size)
 
     def answered(self, saved: int, entries: int) -> bool:
         """Note one exchange in the session, and the number of entries in its response.
 
-        `saved` is negative if the exchange cost more. The result is that of `settle`.
+        `saved` is negative if the exchange cost more. The result is that of `add`.
         """
         self._news += _WEIGHT * (entries - self._added - self._news)
         self._added = 0
@@ -193,7 +194,7 @@ class Savings:
                 self._away = max(0.0, self._away - saved)
                 if not self._away:  # it has paid that they are not listed any more
                     self._returns /= 2
-        return self.settle(saved)
+        return self.add(saved)
 
     def tore(self, count: int, entries: int, saved: int, narrow: FetchLayout, wide: FetchLayout) -> None:
         """Note how many bytes larger the entries of a session's response are, because topics are split up.
@@ -209,19 +210,19 @@ class Savings:
             expected = count * narrow.response_entry - entries * wide.response_entry - _head(narrow, wide)
             self._excess += _WEIGHT * (max(0.0, (expected - saved) / entries) - self._excess)
 
-    def settle(self, saved: int) -> bool:
+    def add(self, saved: int) -> bool:
         """Add saved bytes to the account. The number is negative if bytes were lost.
 
-        Return whether the connection begins to rest, because more bytes were lost than allowed.
+        Return whether the connection begins to pause, because more bytes were lost than allowed.
         """
         credit = self._credit + saved
         if credit >= 0:
             self._credit = min(credit, self._limit)
             return False
-        rested = self._rest > 0
-        self._rest += -credit * PLAIN_PER_LOST
+        was_paused = self._pause > 0
+        self._pause += -credit * PLAIN_PER_LOST
         self._credit = 0
-        return not rested
+        return not was_paused
 
     def failed(self) -> None:
         """Record that the session or list of the last expense is not used any more.
@@ -236,7 +237,7 @@ class Savings:
         """Record that the session is closed with a frame of `size` bytes."""
         self._regret = self._away = 0.0
         self._alike = 0
-        self.settle(-size - _CLOSE_RESPONSE)
+        self.add(-size - _CLOSE_RESPONSE)
 
     # Within
 

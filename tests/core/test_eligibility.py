@@ -139,7 +139,7 @@ def test_not_now() -> None:
     found.large = True
     assert against(found, plain()) is Reason.CATCHING_UP
     found.large = False
-    found.savings.settle(-1)
+    found.savings.add(-1)
     assert against(found, plain()) is Reason.RESTING
     found.savings.passed(PLAIN_PER_LOST, 0)
     assert against(found, plain()) is None

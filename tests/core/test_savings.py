@@ -68,20 +68,20 @@ def test_what_saves_goes_on() -> None:
     savings = Savings()
     assert asked(savings, MANY)
     assert not any(savings.answered(100, 1) for _ in range(50))
-    assert not savings.rests
+    assert not savings.paused
 
 
 def test_what_was_lost_rests_until_many_times_as_much_has_passed() -> None:
     savings = Savings()
     asked(savings, MANY)
     credit = CREDIT_EXCHANGES * full_exchange(MANY)
-    assert not savings.settle(-credit)
-    assert savings.settle(-10)
-    assert savings.rests
+    assert not savings.add(-credit)
+    assert savings.add(-10)
+    assert savings.paused
     savings.passed(10 * PLAIN_PER_LOST - 1, 0)
-    assert savings.rests
+    assert savings.paused
     savings.passed(1, 0)
-    assert not savings.rests
+    assert not savings.paused
 
 
 def test_a_rest_begins_once_and_gets_longer_by_what_is_lost_meanwhile() -> None:
@@ -90,9 +90,9 @@ def test_a_rest_begins_once_and_gets_longer_by_what_is_lost_meanwhile() -> None:
     The loss comes from a session that is closed, or from a fetch that was still outstanding.
     """
     savings = Savings()
-    assert [savings.settle(-10), savings.settle(-10)] == [True, False]
+    assert [savings.add(-10), savings.add(-10)] == [True, False]
     savings.passed(20 * PLAIN_PER_LOST, 0)
-    assert not savings.rests
+    assert not savings.paused
 
 
 def test_an_hour_of_savings_buys_no_dear_minute() -> None:
@@ -101,8 +101,8 @@ def test_an_hour_of_savings_buys_no_dear_minute() -> None:
     """
     savings = Savings()
     asked(savings, MANY)
-    savings.settle(1_000_000)
-    assert savings.settle(-CREDIT_EXCHANGES * full_exchange(MANY) - 1)
+    savings.add(1_000_000)
+    assert savings.add(-CREDIT_EXCHANGES * full_exchange(MANY) - 1)
 
 
 @given(st.lists(st.integers(-5000, 5000), max_size=80), st.integers(1, 5000))
@@ -121,11 +121,11 @@ def test_over_any_stretch_no_more_is_lost_than_the_credit_and_one_exchange(
     dearest = least = 0.0
     over = 0.0
     for saved in steps:
-        if savings.rests:
+        if savings.paused:
             savings.passed(plain, 0)
             over -= plain / PLAIN_PER_LOST
         else:
-            savings.settle(saved)
+            savings.add(saved)
             over -= saved
         dearest = max(dearest, over - least)
         least = min(least, over)
@@ -175,7 +175,7 @@ def test_a_list_of_two_is_sent_as_it_came_until_it_seems_to_stay() -> None:
     assert asked(savings, MANY)
     size = len(fetch(16, *MANY[:2], forget=[("t", index) for index in range(2, 100)]))
     forms = [weighed(savings, MANY, MANY[:2], size)]
-    while forms[-1] is SessionForm.WIRE:
+    while forms[-1] is SessionForm.FORWARD:
         savings.passed(full_exchange(MANY[:2]), 0)
         forms.append(weighed(savings, MANY, MANY[:2], size))
     assert 3 < len(forms) < 30
@@ -183,4 +183,4 @@ def test_a_list_of_two_is_sent_as_it_came_until_it_seems_to_stay() -> None:
 
 
 def test_it_says_what_it_is() -> None:
-    assert repr(Savings()) == "<Savings credit=0 rest=0 regret=0>"
+    assert repr(Savings()) == "<Savings credit=0 pause=0 regret=0>"
