@@ -13,6 +13,7 @@ from typing import Final
 from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.events import ClientNamed, Refusal
 from proxy.core.fetches import Fetches
+from proxy.core.forwarded_fetch import UnknownFetch
 from proxy.core.histograms import NO_RESPONSE_TIME
 from proxy.core.in_flight import AT_ONCE, FORWARD, TOKEN, InFlight
 from proxy.core.plans import MAX_PREFIX
@@ -31,7 +32,7 @@ from proxy.core.requests import (
     read_wait,
     readable,
 )
-from proxy.core.responses import Rewriting, UnknownFetch
+from proxy.core.responses import Rewriting
 from proxy.protocol import api_versions
 from proxy.protocol.api import (
     LENGTH_BYTES,
@@ -157,7 +158,7 @@ class ClientSide:
             )
         # A broker closes the connection as well (fetch-semantics 1.7).
         if not _MIN_LENGTH <= length <= self._max_request_bytes:
-            self._state.unread("client", describe_length(data, length, self._max_request_bytes), data)
+            self._state.not_kafka("client", describe_length(data, length, self._max_request_bytes), data)
             return True
         if not whole:
             self._state.from_client.need = REQUEST_START_BYTES

@@ -377,7 +377,7 @@ class Connection:
                 state.queue.clear()
                 return False
         elif wrong := self._mismatch(data, length):
-            state.unread("broker", wrong)
+            state.not_kafka("broker", wrong)
             return False
         state.from_broker.left = size = LENGTH_BYTES + length
         self._begin_response(expected[0], size)

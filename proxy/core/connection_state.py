@@ -94,7 +94,7 @@ class RequestFramer(Framer):
             self._reserved = 0
 
 
-class Asking(Protocol):
+class FetchesView(Protocol):
     """The part of `Fetches` that stages and the state use."""
 
     session: FetchSessionHandler
@@ -121,7 +121,7 @@ class ConnectionState:
     host: str = ""
     broker: str = ""
     """The broker's name. Empty, or with a comma, if it is not known exactly."""
-    fetches: Asking = field(init=False)
+    fetches: FetchesView = field(init=False)
     """`Connection` sets it before it makes the stages."""
 
     # Bytes and requests
@@ -368,7 +368,7 @@ class ConnectionState:
         self.tally.passthrough[reason] += 1
         self.events.append(Passthrough(reason=reason))
 
-    def unread(self, side: str, reason: str, data: bytes = b"") -> None:
+    def not_kafka(self, side: str, reason: str, data: bytes = b"") -> None:
         """Process bytes that no Kafka peer sends: end the connection with a fault, for `reason`.
 
         If it is still possible that the protocol is not Kafka, forward everything instead. `side` is

@@ -126,23 +126,24 @@ class BrokerVersions:
     """
 
     features: Features | None = None
-    _said_to: object = None
+    _learner: object = None
+    """The `Eligibility` of the connection that learned the features."""
 
     def __repr__(self) -> str:
         return f"<BrokerVersions {self.features}>"
 
-    def remember(self, connection: object, features: Features) -> None:
+    def remember(self, learner: object, features: Features) -> None:
         # Equal features are forgotten when the connection ends that learned them first.
         if features != self.features:
-            self.features, self._said_to = features, connection
+            self.features, self._learner = features, learner
 
-    def ended(self, connection: object) -> None:
-        if self._said_to is connection:
+    def ended(self, learner: object) -> None:
+        if self._learner is learner:
             self.forget()
 
     def forget(self) -> None:
         """Forget the features after the broker closed a connection. Another may soon have its address."""
-        self.features = self._said_to = None
+        self.features = self._learner = None
 
 
 @dataclass(slots=True, eq=False)
@@ -197,7 +198,7 @@ _KEEPING_VERSION: Final = 12
 class Eligibility:
     """Decides whether a session may be used on one connection."""
 
-    sessions: SessionLimits
+    limits: SessionLimits
     versions: BrokerVersions = field(default_factory=BrokerVersions)
     savings: Savings = field(default_factory=Savings)
     slots: SlotBackoff = field(init=False)
@@ -212,7 +213,7 @@ class Eligibility:
     """The session id that the broker gave after the client itself sent session id 0 and epoch 0."""
     large: bool = False
     """Whether the last fetch response was large. If so, the client is catching up."""
-    starves: bool = False
+    responses_are_full: bool = False
     """Whether the last responses may have had no room for all available records. Only --keep-order sets
     this."""
     full_when_throttled: bool = False
@@ -222,7 +223,7 @@ class Eligibility:
     """The reason why no later fetch of this connection may use a session."""
 
     def __post_init__(self) -> None:
-        self.slots = SlotBackoff(self.sessions.chance)
+        self.slots = SlotBackoff(self.limits.chance)
 
     def observe(self, fetch: FetchRequest) -> bool:
         """Note from a fetch how the client uses sessions. Return True if now it is known not to use its own.
@@ -280,7 +281,7 @@ class Eligibility:
             return Reason.NATIVE
         if self.never is not None:
             return self.never
-        if not self.sessions.allowed(client_id):
+        if not self.limits.allowed(client_id):
             return Reason.SESSIONS_OFF
         # Fetch-semantics, traps 1 and 2 (case 90).
         if fetch.unsupported_reason:
@@ -305,9 +306,9 @@ class Eligibility:
         if self.large:
             return Reason.CATCHING_UP
         # A session serves partitions in an order of its own (fetch-semantics 4, trap 25a).
-        if self.starves and self.sessions.keep_order:
+        if self.responses_are_full and self.limits.keep_order:
             return Reason.KEEP_ORDER
-        if self.sessions.crowded:
+        if self.limits.crowded:
             return Reason.MEMORY
         if self.savings.paused:
             return Reason.RESTING

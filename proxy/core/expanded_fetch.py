@@ -164,7 +164,7 @@ class ExpandedFetch(SentFetch):
         # The session's order gave records to other partitions than the fetch's order would. No records are
         # lost: the fetch is sent again with the same offsets. The session continues.
         fetching.state.tally.passthrough[Reason.KEEP_ORDER] += 1
-        fetching.eligibility.starves = True
+        fetching.eligibility.responses_are_full = True
         self._note_lost()
         self._arrange_resend(full=False)
 
@@ -351,7 +351,7 @@ class SessionPlan(FetchPlan):
         self._requested += self._altered
         return delta
 
-    def recall(self, frame: bytes, seconds: float) -> bytes | None:
+    def answer(self, frame: bytes, seconds: float) -> bytes | None:
         """Return the full form of the broker's response, or None if the core has to process it."""
         rotation, size = self._rotation, len(frame)
         table, entry, empty = rotation.table, self._entry, self._empty

@@ -190,7 +190,7 @@ class FastPath:
             if owed[0] is not request or frame[RESPONSE_CORRELATION_ID] != request.correlation_id:
                 break
             plan = request.handler
-            told = plan.recall(frame, began - request.sent_at)
+            told = plan.answer(frame, began - request.sent_at)
             if told is None:
                 break
             expected.popleft()
@@ -200,7 +200,7 @@ class FastPath:
                 told += waited
             else:
                 owed.popleft()
-                plan.spare = request  # type: ignore[misc]  # only plans recall responses
+                plan.spare = request  # type: ignore[misc]  # only plans answer
             out = out + told if out else told
             at, began = end, now
         return at, out

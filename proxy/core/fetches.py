@@ -87,7 +87,7 @@ class Fetches(Fetching):
             asked.direct
             and session.table is None
             and not session.session_id
-            and not self.eligibility.starves
+            and not self.eligibility.responses_are_full
             and all(stage.repeats(_FETCH, request.version) for stage in self.state.stages)
         ):
             plans.fetch = ForwardPlan.of(self, original, fetch, way)

@@ -5,10 +5,11 @@ Most fetches without the session are such. So is a full fetch of v7 or later tha
 
 from typing import Final, Self
 
+from proxy.core.connection_state import ConnectionState
 from proxy.core.events import FetchKind, Passthrough, Refusal, Tally
 from proxy.core.fetching import Fetching, SentFetch
 from proxy.core.histograms import Meter
-from proxy.core.in_flight import ClientFetch, Handler, InFlight
+from proxy.core.in_flight import UNREAD_SECONDS, ClientFetch, Forward, Handler, InFlight
 from proxy.core.plans import MAX_COMPARED, FetchPlan, FetchTemplate, Template
 from proxy.core.responses import hidden_endpoints
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID
@@ -55,8 +56,8 @@ class ForwardedFetch(SentFetch):
         if last:
             if self.resend is not None:
                 self._drop()  # else it would count as buffered until the client leaves
-            if self._fetching.eligibility.starves:
-                self._note_starving()
+            if self._fetching.eligibility.responses_are_full:
+                self._note_full_responses()
         return pieces
 
     def passes(self, size: int) -> bool:
@@ -205,11 +206,34 @@ class ForwardedFetch(SentFetch):
             fetching.session.renew(walk.session_id)
         self._count(walk, walk.partitions)
 
-    def _note_starving(self) -> None:
+    def _note_full_responses(self) -> None:
         records = self.walk.record_bytes if self.walk is not None else 0
         fetch = self.asked.fetch
         # At half of max_bytes or more, there may have been no room for all available records.
-        self._fetching.eligibility.starves = fetch is not None and 2 * records >= fetch.max_bytes
+        self._fetching.eligibility.responses_are_full = fetch is not None and 2 * records >= fetch.max_bytes
+
+
+class UnknownFetch(Forward):
+    """Forwards and counts the response to a fetch of a version that the gateway does not parse."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: ConnectionState) -> None:
+        super().__init__(UNREAD_SECONDS)
+        self._state = state
+
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
+        self.passes(len(chunk))
+        return [chunk]
+
+    def passes(self, size: int) -> bool:
+        self._state.tally.broker.fetch_response_bytes += size
+        self._state.tally.client.fetch_response_bytes += size
+        return True
+
+    def end(self, request: InFlight) -> bool:
+        self._state.meter.note_fetch(request.sent_at)
+        return True
 
 
 class ForwardPlan(FetchPlan):
@@ -258,7 +282,7 @@ class ForwardPlan(FetchPlan):
             return self._fetch_template.as_sent(frame) if self._fetch_template.changes else frame
         return None
 
-    def recall(self, frame: bytes, seconds: float) -> bytes | None:
+    def answer(self, frame: bytes, seconds: float) -> bytes | None:
         if not self.live:
             return None
         plans, version, size = self._plans, self.version, len(frame)

@@ -65,7 +65,7 @@ class Handler:
         """Return a new handler of the same kind for another request. Plans use this method."""
         raise NotImplementedError
 
-    def recall(self, _frame: bytes, _seconds: float) -> bytes | None:
+    def answer(self, _frame: bytes, _seconds: float) -> bytes | None:
         """Return what the client gets for a complete response, and count it. None if `feed` must read it.
 
         `_seconds` is the time from the request to the first byte of the response.

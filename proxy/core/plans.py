@@ -243,7 +243,7 @@ class RequestPlan(Handler):
     def begin(self, _request: InFlight) -> Handler:
         return self._handler.fresh()
 
-    def recall(self, frame: bytes, seconds: float) -> bytes | None:
+    def answer(self, frame: bytes, seconds: float) -> bytes | None:
         if not self.live:
             return None
         if self._rewrites and (self.response is None or not self.response.matches(frame)):

@@ -11,7 +11,7 @@ from typing import Final, Generic, Self, TypeVar
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility
 from proxy.core.events import BrokersAwaited, LoginRefused, Refusal
-from proxy.core.in_flight import FORWARD, UNREAD_SECONDS, Forward, Handler, InFlight
+from proxy.core.in_flight import FORWARD, Forward, Handler, InFlight
 from proxy.core.leaders import Leaders
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve, rewrite_endpoints
@@ -109,29 +109,6 @@ class AddressRewriting(Rewriting):
 
 
 _Rewriting = TypeVar("_Rewriting", bound=Rewriting)
-
-
-class UnknownFetch(Forward):
-    """Forwards and counts the response to a fetch of a version that the gateway does not parse."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self, state: ConnectionState) -> None:
-        super().__init__(UNREAD_SECONDS)
-        self._state = state
-
-    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        self.passes(len(chunk))
-        return [chunk]
-
-    def passes(self, size: int) -> bool:
-        self._state.tally.broker.fetch_response_bytes += size
-        self._state.tally.client.fetch_response_bytes += size
-        return True
-
-    def end(self, request: InFlight) -> bool:
-        self._state.meter.note_fetch(request.sent_at)
-        return True
 
 
 class Login(Forward):
