@@ -209,9 +209,9 @@ class ClientSide:
                 # A held fetch waits in the framer. Otherwise the stage has answered it, or there is a fault.
                 return not state.from_client.held
             frame, version = seen
-        request, asked = self._fetches.new(version, frame[REQUEST_CORRELATION_ID])
+        request, client_fetch = self._fetches.new(version, frame[REQUEST_CORRELATION_ID])
         state.queue.owed.append(request)
-        self._fetches.request(request, asked, frame, body)
+        self._fetches.request(request, client_fetch, frame, body)
         return True
 
     def _unread_fetch(self, version: int, data: bytes) -> InFlight:

@@ -40,7 +40,7 @@ class ExpandedFetch(SentFetch):
     def __init__(
         self,
         fetching: Fetching,
-        asked: ClientFetch,
+        client_fetch: ClientFetch,
         sent: int,
         partitions: int,
         session_id: int,
@@ -49,7 +49,7 @@ class ExpandedFetch(SentFetch):
         rows: Rows | None = None,
         learns: bool = False,
     ) -> None:
-        super().__init__(fetching, asked, sent, partitions, session_id)
+        super().__init__(fetching, client_fetch, sent, partitions, session_id)
         self._first = first
         """The row in the session's table with which the fetch begins, if it only rotates the list."""
         self._rows = rows
@@ -81,8 +81,9 @@ class ExpandedFetch(SentFetch):
             self.walk = known
             return
         if self.walk is None:
-            layout, isolation = session_layout(self.asked.version), self.asked.parsed.isolation_level
-            self.walk = FetchResponseWalk(layout, isolation, keep=True, noted=self.asked.noted)
+            client_fetch = self.client_fetch
+            layout, isolation = session_layout(client_fetch.version), client_fetch.parsed.isolation_level
+            self.walk = FetchResponseWalk(layout, isolation, keep=True, noted=client_fetch.noted)
         try:
             self.walk.feed(chunk)
         except ProtocolError:
@@ -117,7 +118,7 @@ class ExpandedFetch(SentFetch):
         plans = fetching.state.plans
         if walk is not None:
             self._note_throttle(walk)
-        learns = self._learns and self.asked.generation == plans.generation
+        learns = self._learns and self.client_fetch.generation == plans.generation
         plans.forget_fetch()  # its assumptions may change here
         requested = session.state is _REQUESTED
         if walk is None or not self.understood or not walk.done:
@@ -143,7 +144,7 @@ class ExpandedFetch(SentFetch):
         if self.resend is not None:
             self._count(walk, 0)
             return []
-        fetch = self.asked.parsed
+        fetch = self.client_fetch.parsed
         pieces, size, partitions = self._client_response(fetch, walk, result)
         self._note_saved(fetch, walk, size, requested=requested)
         if not requested and result.errors:
@@ -159,7 +160,7 @@ class ExpandedFetch(SentFetch):
         if table is None:
             return
         _, rows = self._located(table)
-        if serves_in_order(self.asked.parsed, table, rows, walk, result):
+        if serves_in_order(self.client_fetch.parsed, table, rows, walk, result):
             return
         # The session's order gave records to other partitions than the fetch's order would. No records are
         # lost: the fetch is sent again with the same offsets. The session continues.
@@ -173,7 +174,7 @@ class ExpandedFetch(SentFetch):
     ) -> tuple[list[Buffer], int, int]:
         """Return the client's response in pieces, its size, and its number of partitions."""
         session = self._fetching.session
-        layout, correlation_id = LAYOUTS[self.asked.version], fetch.frame[REQUEST_CORRELATION_ID]
+        layout, correlation_id = LAYOUTS[self.client_fetch.version], fetch.frame[REQUEST_CORRELATION_ID]
         tags = self._tags(walk)
         table, rotation = session.table, session.rotation
         # Sarama and Java accept a response without any entry if throttle_time_ms is not 0. They accept no
@@ -218,7 +219,7 @@ class ExpandedFetch(SentFetch):
 
     def _located(self, table: PartitionTable) -> tuple[Listing, Rows]:
         """Return the partitions of the fetch, and their rows in the table. The table notes their order."""
-        listing = self.asked.listing
+        listing = self.client_fetch.listing
         if listing is None:
             raise RuntimeError("only what a plain consumer lists is expanded")
         if self._rows is None:
@@ -232,7 +233,7 @@ class ExpandedFetch(SentFetch):
         if self.received - walk.tags_at == len(NO_TAGS) or self._frame is None:
             return NO_TAGS
         tags, rewriting = b"".join(self._frame.span(walk.tags_at, self.received)), self._fetching.rewriting
-        return rewriting.tags(tags, walk.tags) if self.asked.version >= rewriting.tags_from else tags
+        return rewriting.tags(tags, walk.tags) if self.client_fetch.version >= rewriting.tags_from else tags
 
     def _note_saved(
         self, fetch: FetchRequest, walk: FetchResponseWalk, size: int, *, requested: bool
@@ -247,7 +248,7 @@ class ExpandedFetch(SentFetch):
             return
         pauses = savings.answered(saved, walk.partitions)
         if self._first < 0 and walk.partitions:
-            wide = session_layout(self.asked.version)
+            wide = session_layout(self.client_fetch.version)
             savings.tore(fetch.partitions, walk.partitions, spared, fetch.layout, wide)
         if saved > 0:
             fetching.unused = 0
@@ -258,7 +259,7 @@ class ExpandedFetch(SentFetch):
     def _learn_plan(self, walk: FetchResponseWalk, result: SessionResult) -> None:
         """Make a plan for the next fetches, if this response is small."""
         fetching, frame = self._fetching, self._frame
-        state, rotation, version = fetching.state, fetching.session.rotation, self.asked.version
+        state, rotation, version = fetching.state, fetching.session.rotation, self.client_fetch.version
         template = state.plans.template
         if template is None or frame is None or rotation is None or result.action is not _EXPAND:
             return
@@ -268,10 +269,10 @@ class ExpandedFetch(SentFetch):
             return
         if not all(stage.repeats(_FETCH, version, in_session=True) for stage in state.stages):
             return
-        state.plans.fetch = plan = SessionPlan(fetching, template, rotation, self.asked)
+        state.plans.fetch = plan = SessionPlan(fetching, template, rotation, self.client_fetch)
         if len(result.rows) == 1 and not walk.throttle_time_ms:
             head = b"".join(frame.span(0, min(self.received, ENTRY_HEAD)))
-            plan.expects(EntryTemplate.of(self.asked.parsed, head, walk), result.rows[0])
+            plan.expects(EntryTemplate.of(self.client_fetch.parsed, head, walk), result.rows[0])
 
 
 class SessionPlan(FetchPlan):
@@ -301,10 +302,10 @@ class SessionPlan(FetchPlan):
     )
 
     def __init__(
-        self, fetching: Fetching, template: FetchTemplate, rotation: Rotation, asked: ClientFetch
+        self, fetching: Fetching, template: FetchTemplate, rotation: Rotation, client_fetch: ClientFetch
     ) -> None:
         plans = fetching.state.plans
-        super().__init__(plans, template, asked.parsed, FetchKind.INCREMENTAL)
+        super().__init__(plans, template, client_fetch.parsed, FetchKind.INCREMENTAL)
         self.until = fetching.check_at
         """The time in seconds from which on the core processes a fetch itself. It may have to check the
         session."""
@@ -390,9 +391,9 @@ class SessionPlan(FetchPlan):
 
     def begin(self, request: InFlight) -> Handler:
         fetching, sent = self._fetching, (self._delta_size, self._altered, self._session.session_id)
-        asked = ClientFetch(self.version, self.fetch.with_frame(self._frame), self._plans_generation)
-        handler = ExpandedFetch(fetching, asked, *sent, first=self._first, learns=True)
-        return fetching.around(request, asked).put(handler)
+        client_fetch = ClientFetch(self.version, self.fetch.with_frame(self._frame), self._plans_generation)
+        handler = ExpandedFetch(fetching, client_fetch, *sent, first=self._first, learns=True)
+        return fetching.around(request, client_fetch).put(handler)
 
 
 def _starved(

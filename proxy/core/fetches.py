@@ -37,18 +37,18 @@ class Fetches(Fetching):
 
     def new(self, version: int, correlation_id: bytes) -> tuple[InFlight, ClientFetch]:
         """Return a new queue entry for a client's fetch. `ClientSessions` may have lowered the version."""
-        asked = ClientFetch(version)
+        client_fetch = ClientFetch(version)
         request = InFlight(_FETCH, version, correlation_id)
-        self.around(request, asked)
-        return request, asked
+        self.around(request, client_fetch)
+        return request, client_fetch
 
     def unread(self, version: int, correlation_id: bytes) -> InFlight:
         """Return a new queue entry for a fetch that is forwarded without being parsed."""
-        request, asked = self.new(version, correlation_id)
-        request.handler = request.handler.put(ForwardedFetch(self, asked))
+        request, client_fetch = self.new(version, correlation_id)
+        request.handler = request.handler.put(ForwardedFetch(self, client_fetch))
         return request
 
-    def request(self, request: InFlight, asked: ClientFetch, frame: bytes, body: int) -> None:
+    def request(self, request: InFlight, client_fetch: ClientFetch, frame: bytes, body: int) -> None:
         """Decide how to send a complete fetch whose body begins at `body`, and send it to the broker."""
         self.version = request.version
         plans = self.state.plans
@@ -61,30 +61,30 @@ class Fetches(Fetching):
             except ProtocolError as error:
                 why = Reason.NOT_READ if isinstance(error, TooMany) else Reason.NOT_UNDERSTOOD
                 self.count_unread(len(frame), request.version, why)
-                request.handler = request.handler.put(ForwardedFetch(self, asked))
+                request.handler = request.handler.put(ForwardedFetch(self, client_fetch))
                 self.state.send(request, frame)
                 return
             plans.template = FetchTemplate.of(original)
-        asked.generation = plans.generation
-        asked.fetch = fetch = original if original.unsupported_reason else self._changed(original)
-        if asked.direct:  # otherwise it is not what the client sent, which was counted
+        client_fetch.generation = plans.generation
+        client_fetch.fetch = fetch = original if original.unsupported_reason else self._changed(original)
+        if client_fetch.direct:  # otherwise it is not what the client sent, which was counted
             kind = fetch_kind(fetch.session_id, fetch.session_epoch)
             self.state.tally.client.add_fetches(kind, len(frame), fetch.partitions)
         # Before the decision, which asks whether the client has sessions of its own.
         if self.eligibility.observe(fetch):
             self.session.adopt(self.eligibility.given)
-        way = self._decide(asked, fetch)
+        way = self._decide(client_fetch, fetch)
         self.settle_memory()
         if type(way) is not Reason:
             self.state.decided = None
             self._send(request, *way)
             return
         self.state.decided = way
-        self._pass(request, asked, way)
+        self._pass(request, client_fetch, way)
         # Where there is a table, bytes that pass are added up for the next session.
         session = self.session
         if (
-            asked.direct
+            client_fetch.direct
             and session.table is None
             and not session.session_id
             and not self.eligibility.responses_are_full
@@ -115,12 +115,12 @@ class Fetches(Fetching):
             return None
         return None if self.eligibility.against(fetch, self.state.client_id, session) else template
 
-    def _pass(self, request: InFlight, asked: ClientFetch, reason: Reason) -> None:
+    def _pass(self, request: InFlight, client_fetch: ClientFetch, reason: Reason) -> None:
         if reason is _BROKER_NOT_KNOWN:
-            self.probe(asked.parsed.frame)
+            self.probe(client_fetch.parsed.frame)
         self.leave_unused(reason)
         self.state.tally.passthrough[reason] += 1
-        self._send(request, *self._forwarded(asked))
+        self._send(request, *self._forwarded(client_fetch))
 
     def _changed(self, original: FetchRequest) -> FetchRequest:
         fetch, template = original, self.state.plans.template
@@ -131,14 +131,14 @@ class Fetches(Fetching):
             template.note_sent(fetch)
         return fetch
 
-    def _decide(self, asked: ClientFetch, fetch: FetchRequest) -> Way | Reason:
+    def _decide(self, client_fetch: ClientFetch, fetch: FetchRequest) -> Way | Reason:
         session, eligibility = self.session, self.eligibility
         reason = eligibility.against(fetch, self.state.client_id, session)
         if reason is not None:
             return reason
         if (rotated := session.rotated(fetch.frame, fetch.topics)) is not None:
-            return self._continued(asked, fetch, rotated)
-        listing = asked.listing
+            return self._continued(client_fetch, fetch, rotated)
+        listing = client_fetch.listing
         if listing is None:
             raise RuntimeError("a fetch without a listing is not a plain consumer's")
         # A fetch of another layout or isolation level needs a new session. The broker would accept v7 to v12,
@@ -147,10 +147,10 @@ class Fetches(Fetching):
         if not session.fits(listing, fetch.isolation_level):
             session.renew()
         if session.has_session:
-            return self._next(asked, fetch, listing)
-        return self._first(asked, fetch, listing)
+            return self._next(client_fetch, fetch, listing)
+        return self._first(client_fetch, fetch, listing)
 
-    def _next(self, asked: ClientFetch, fetch: FetchRequest, listing: Listing) -> Way | Reason:
+    def _next(self, client_fetch: ClientFetch, fetch: FetchRequest, listing: Listing) -> Way | Reason:
         """Continue the session in the form that costs the fewest bytes, or return the reason why not."""
         session = self.session
         incremental = session.incremental(fetch, listing)
@@ -160,14 +160,14 @@ class Fetches(Fetching):
             return Reason.MEMORY
         form = self.eligibility.savings.weigh(fetch, listing, incremental.delta, len(incremental.frame))
         if form is SessionForm.DELTA:
-            return self._continued(asked, fetch, incremental)
+            return self._continued(client_fetch, fetch, incremental)
         if form is SessionForm.FORWARD:
             return Reason.NOT_SMALLER
         if not session.learn_listing(listing, fetch.isolation_level):
             return Reason.TOO_SPARSE
-        return self._request_session(asked) if self.takes_slot() else Reason.NO_SLOT
+        return self._request_session(client_fetch) if self.takes_slot() else Reason.NO_SLOT
 
-    def _first(self, asked: ClientFetch, fetch: FetchRequest, listing: Listing) -> Way | Reason:
+    def _first(self, client_fetch: ClientFetch, fetch: FetchRequest, listing: Listing) -> Way | Reason:
         """Request a session, or return the reason why not."""
         session, eligibility = self.session, self.eligibility
         if not self.has_room(listing):
@@ -184,10 +184,10 @@ class Fetches(Fetching):
         # Only now, for it costs 500 bytes: most connections that do not ask for versions need no session.
         if not known:
             return _BROKER_NOT_KNOWN if self.may_have_slot else Reason.NO_SLOT
-        return self._request_session(asked) if self.takes_slot() else Reason.NO_SLOT
+        return self._request_session(client_fetch) if self.takes_slot() else Reason.NO_SLOT
 
     def _continued(
-        self, asked: ClientFetch, fetch: FetchRequest, delta: Incremental | Rotated
+        self, client_fetch: ClientFetch, fetch: FetchRequest, delta: Incremental | Rotated
     ) -> Way | Reason:
         """Continue the session with an incremental fetch. If that is not possible, return the reason."""
         session = self.session
@@ -198,11 +198,11 @@ class Fetches(Fetching):
         frame = delta.frame
         if type(delta) is Rotated:
             sent = len(frame), len(delta.altered), session.session_id
-            learns = self._learns(fetch)
-            return ExpandedFetch(self, asked, *sent, first=delta.first, learns=learns), frame, _INCREMENTAL
+            handler = ExpandedFetch(self, client_fetch, *sent, first=delta.first, learns=self._learns(fetch))
+            return handler, frame, _INCREMENTAL
         changes = delta.delta
         sent = len(frame), len(changes.added) + len(changes.altered), session.session_id
-        return ExpandedFetch(self, asked, *sent, rows=changes.rows), frame, _INCREMENTAL
+        return ExpandedFetch(self, client_fetch, *sent, rows=changes.rows), frame, _INCREMENTAL
 
     def _learns(self, fetch: FetchRequest) -> bool:
         """Whether a fetch that only rotates the list may become a `SessionPlan`."""
@@ -219,9 +219,9 @@ class Fetches(Fetching):
             and not self.limits.keep_order
         )
 
-    def _request_session(self, asked: ClientFetch) -> Way:
+    def _request_session(self, client_fetch: ClientFetch) -> Way:
         """Request a session with a full fetch of the partitions in the table."""
-        session, fetch, listing = self.session, asked.parsed, asked.listing
+        session, fetch, listing = self.session, client_fetch.parsed, client_fetch.listing
         if session.table is None or listing is None:
             raise RuntimeError("a session is asked for what the table holds")
         ids, layout = session.ask_full(), listing.layout
@@ -229,15 +229,15 @@ class Fetches(Fetching):
         self.closes_with(template, fetch.body + layout.request_session)
         if layout is fetch.layout:
             frame = fetch.with_session(*ids)
-            forwarded = ForwardedFetch(self, asked, len(frame), fetch.partitions, session.session_id)
+            forwarded = ForwardedFetch(self, client_fetch, len(frame), fetch.partitions, session.session_id)
             return forwarded, frame, FetchKind.FULL
         # v4 to v6 go as v7, the only raise that changes nothing else (fetch-semantics, traps 3 and 4).
         frame, rows = build_fetch_request(fetch, layout, ids, listing.topics()), session.table.locate(listing)
         sent = len(frame), fetch.partitions, session.session_id
-        return ExpandedFetch(self, asked, *sent, rows=rows), frame, FetchKind.FULL
+        return ExpandedFetch(self, client_fetch, *sent, rows=rows), frame, FetchKind.FULL
 
-    def _forwarded(self, asked: ClientFetch) -> Way:
-        fetch = asked.parsed
+    def _forwarded(self, client_fetch: ClientFetch) -> Way:
+        fetch = client_fetch.parsed
         frame, session_id, epoch = fetch.frame, fetch.session_id, fetch.session_epoch
         # (0, 0) each time would fill the broker's slots (fetch-semantics 6.7, case 89).
         if self.eligibility.floods and epoch == 0:
@@ -247,7 +247,7 @@ class Fetches(Fetching):
             if session.state is SessionState.NONE:
                 session_id, session.session_id = session.session_id, 0
             frame = fetch.with_session(session_id, epoch)
-        handler = ForwardedFetch(self, asked, len(frame), fetch.partitions)
+        handler = ForwardedFetch(self, client_fetch, len(frame), fetch.partitions)
         return handler, frame, fetch_kind(session_id, epoch)
 
     def _send(self, request: InFlight, handler: FetchHandler, frame: bytes, kind: FetchKind) -> None:
@@ -256,7 +256,7 @@ class Fetches(Fetching):
 
     def send_again(self, request: InFlight, handler: FetchHandler) -> None:
         way = self._request_session if handler.resend is Action.RESEND_FULL else self._forwarded
-        self._send(request, *way(handler.asked))
+        self._send(request, *way(handler.client_fetch))
 
 
 # A member of an enum is looked up slowly, and hashing one takes a call: what every fetch needs are globals.

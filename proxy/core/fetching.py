@@ -94,11 +94,11 @@ class Fetching:
 
     # A fetch
 
-    def around(self, request: InFlight, asked: ClientFetch) -> Handler:
+    def around(self, request: InFlight, client_fetch: ClientFetch) -> Handler:
         """Return the handlers of all stages for a client's fetch. The innermost one is put in later."""
         request.handler = UNSENT
         for stage in self.state.stages:
-            request.handler = stage.around_fetch(request, asked)
+            request.handler = stage.around_fetch(request, client_fetch)
         return request.handler
 
     def send(self, request: InFlight, frame: bytes, kind: FetchKind, partitions: int) -> None:
@@ -290,13 +290,13 @@ class SentFetch(FetchHandler):
     def __init__(
         self,
         fetching: Fetching,
-        asked: ClientFetch,
+        client_fetch: ClientFetch,
         sent: int = 0,
         partitions: int = -1,
         session_id: int | None = None,
     ) -> None:
         self._fetching = fetching
-        self.asked = asked
+        self.client_fetch = client_fetch
         self.sent = sent
         self.partitions = partitions
         self.session_id = session_id
@@ -317,7 +317,7 @@ class SentFetch(FetchHandler):
             if self.walk is not None and self.walk.hints:
                 fetching.leaders.learn([found.hint for found in self.walk.hints])
             fetching.finish_response(again=again)
-        if pieces and self.asked.direct:
+        if pieces and self.client_fetch.direct:
             fetching.state.tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
 
@@ -326,20 +326,20 @@ class SentFetch(FetchHandler):
         raise NotImplementedError
 
     def end(self, request: InFlight) -> bool:
-        state, asked, again = self._fetching.state, self.asked, self.resend is not None
+        state, client_fetch, again = self._fetching.state, self.client_fetch, self.resend is not None
         for stage in state.stages:
             stage.on_fetched(self)
-        listed = NOT_COUNTED if asked.fetch is None or again else asked.fetch.partitions
+        listed = NOT_COUNTED if client_fetch.fetch is None or again else client_fetch.fetch.partitions
         state.meter.note_fetch(request.sent_at, sent=self.partitions, asked=listed, unseen=again)
         # A fetch that is sent again keeps its place; later responses wait (fetch-semantics, trap 17; case
         # 84).
         if again:
             state.meter.note_repeat(state.now - request.sent_at)
-            if asked.attempts == 1:
+            if client_fetch.attempts == 1:
                 state.queue.resending += 1
             self._fetching.send_again(request, self)
             return False
-        if asked.attempts:
+        if client_fetch.attempts:
             state.queue.resending -= 1
         return True
 
@@ -348,7 +348,7 @@ class SentFetch(FetchHandler):
         tally = self._fetching.state.tally
         tally.broker.add_responses(walk.partitions, walk.record_bytes)
         # `ClientSessions` counts what it makes itself of a response.
-        if partitions and self.asked.listed and self.resend is None:
+        if partitions and self.client_fetch.listed and self.resend is None:
             tally.client.add_responses(partitions, walk.record_bytes)
 
     # What the response means for the session
@@ -415,9 +415,10 @@ class SentFetch(FetchHandler):
         """
         # `end` sends it. fetch-semantics 6.13, step 4; trap 6 (conformance case 71). The fetch keeps its
         # place (trap 17, case 84).
-        fetching, asked = self._fetching, self.asked
-        asked.attempts += 1
-        again = full and asked.attempts == 1 and not fetching.closing and fetching.session.table is not None
+        fetching, client_fetch = self._fetching, self.client_fetch
+        client_fetch.attempts += 1
+        first = client_fetch.attempts == 1 and not fetching.closing
+        again = full and first and fetching.session.table is not None
         self.resend = Action.RESEND_FULL if again else Action.RESEND_SESSIONLESS
 
     def _note_lost(self) -> None:

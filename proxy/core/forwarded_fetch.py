@@ -32,12 +32,12 @@ class ForwardedFetch(SentFetch):
     def __init__(
         self,
         fetching: Fetching,
-        asked: ClientFetch,
+        client_fetch: ClientFetch,
         sent: int = 0,
         partitions: int = -1,
         session_id: int | None = None,
     ) -> None:
-        super().__init__(fetching, asked, sent, partitions, session_id)
+        super().__init__(fetching, client_fetch, sent, partitions, session_id)
         self._forwarded = 0
         self._chunks: list[bytes] = []
         """The received bytes that were not forwarded yet."""
@@ -73,9 +73,11 @@ class ForwardedFetch(SentFetch):
         return True
 
     def _new_walk(self) -> FetchResponseWalk:
-        asked, keep = self.asked, self.session_id is not None
-        isolation = asked.fetch.isolation_level if asked.fetch is not None else 0
-        self.walk = walk = FetchResponseWalk(LAYOUTS[asked.version], isolation, keep=keep, noted=asked.noted)
+        client_fetch, keep = self.client_fetch, self.session_id is not None
+        isolation = client_fetch.fetch.isolation_level if client_fetch.fetch is not None else 0
+        self.walk = walk = FetchResponseWalk(
+            LAYOUTS[client_fetch.version], isolation, keep=keep, noted=client_fetch.noted
+        )
         return walk
 
     # The client's bytes
@@ -87,11 +89,11 @@ class ForwardedFetch(SentFetch):
             except ProtocolError:
                 self.understood = False
         # It may have addresses to rewrite.
-        tagged = self.asked.version >= self._fetching.rewriting.tags_from
+        tagged = self.client_fetch.version >= self._fetching.rewriting.tags_from
         if not self.understood or (last and not walk.done):
             if tagged:
                 self._drop()
-                reason = f"a FETCH v{self.asked.version} response that is not understood"
+                reason = f"a FETCH v{self.client_fetch.version} response that is not understood"
                 self._fetching.state.refuse_response(Refusal.NOT_UNDERSTOOD, reason)
                 return []
             return self._up_to(walk, chunk, self.received)
@@ -174,10 +176,10 @@ class ForwardedFetch(SentFetch):
     def _repeats(self, frame: bytes) -> bool:
         """Return whether a response equals the last small one, and count its partitions again."""
         fetching = self._fetching
-        partitions = fetching.state.plans.response(frame, self.asked.version)
+        partitions = fetching.state.plans.response(frame, self.client_fetch.version)
         if partitions < 0:
             return False
-        if self.asked.listed:
+        if self.client_fetch.listed:
             fetching.state.tally.client.add_responses(partitions, 0)
         fetching.state.tally.broker.add_responses(partitions, 0)
         if fetching.session.table is not None:
@@ -185,7 +187,7 @@ class ForwardedFetch(SentFetch):
         return True
 
     def _note(self, walk: FetchResponseWalk, chunk: bytes, *, whole: bool) -> None:
-        fetching, fetch, understood = self._fetching, self.asked.fetch, self.understood and walk.done
+        fetching, fetch, understood = self._fetching, self.client_fetch.fetch, self.understood and walk.done
         self._note_throttle(walk)
         if not understood:
             fetching.state.events.append(Passthrough(reason=NOT_UNDERSTOOD))
@@ -193,7 +195,7 @@ class ForwardedFetch(SentFetch):
             if fetching.session.table is not None:
                 fetching.eligibility.savings.passed(self.sent + self.received, walk.with_records)
             if whole and understood:
-                fetching.state.plans.learn_response(fetch, chunk, self.asked.version, walk)
+                fetching.state.plans.learn_response(fetch, chunk, self.client_fetch.version, walk)
             if fetch is not None and fetch.session_epoch == 0:
                 # A (0, 0) of the client's own. Its next fetch shows whether it uses the session (case 89).
                 # A negative id is a refusal, as 0 is.
@@ -208,7 +210,7 @@ class ForwardedFetch(SentFetch):
 
     def _note_full_responses(self) -> None:
         records = self.walk.record_bytes if self.walk is not None else 0
-        fetch = self.asked.fetch
+        fetch = self.client_fetch.fetch
         # At half of max_bytes or more, there may have been no room for all available records.
         self._fetching.eligibility.responses_are_full = fetch is not None and 2 * records >= fetch.max_bytes
 
@@ -304,9 +306,9 @@ class ForwardPlan(FetchPlan):
         return frame
 
     def begin(self, request: InFlight) -> Handler:
-        asked = ClientFetch(self.version, self.fetch)
-        handler = ForwardedFetch(self._fetching, asked, self._sent_size, self.partitions)
-        return self._fetching.around(request, asked).put(handler)
+        client_fetch = ClientFetch(self.version, self.fetch)
+        handler = ForwardedFetch(self._fetching, client_fetch, self._sent_size, self.partitions)
+        return self._fetching.around(request, client_fetch).put(handler)
 
     def count(self, tally: Tally, meter: Meter) -> None:
         self._sent, self._requested = self._asked * self._sent_size, self._asked * self.partitions

@@ -346,10 +346,19 @@ class FetchHandler(Handler):
     This is what stages know of `ForwardedFetch` and `ExpandedFetch`.
     """
 
-    __slots__ = ("asked", "partitions", "received", "resend", "sent", "session_id", "understood", "walk")
+    __slots__ = (
+        "client_fetch",
+        "partitions",
+        "received",
+        "resend",
+        "sent",
+        "session_id",
+        "understood",
+        "walk",
+    )
     expands: bool = False
     """Whether the client's response differs from the broker's, and is made when that is complete."""
-    asked: ClientFetch
+    client_fetch: ClientFetch
     sent: int
     """The size of the frame to the broker. 0 if the client's fetch was forwarded without being parsed."""
     partitions: int
@@ -365,23 +374,23 @@ class FetchHandler(Handler):
 
     @property
     def wait(self) -> float:  # type: ignore[override]  # of the fetch
-        return self.asked.wait
+        return self.client_fetch.wait
 
     @property
     def fetch(self) -> FetchRequest | None:  # type: ignore[override]  # of the client
-        return self.asked.fetch
+        return self.client_fetch.fetch
 
 
 class Around(Handler):
     """A handler that changes the response to a fetch after an inner handler has made it."""
 
-    __slots__ = ("_asked", "_inner", "_innermost")
+    __slots__ = ("_client_fetch", "_inner", "_innermost")
     _innermost: FetchHandler
     """That of the last sending."""
 
-    def __init__(self, inner: Handler, asked: ClientFetch) -> None:
+    def __init__(self, inner: Handler, client_fetch: ClientFetch) -> None:
         self._inner = inner
-        self._asked = asked
+        self._client_fetch = client_fetch
 
     def put(self, handler: FetchHandler) -> Handler:
         self._inner, self._innermost = self._inner.put(handler), handler
@@ -389,11 +398,11 @@ class Around(Handler):
 
     @property
     def wait(self) -> float:  # type: ignore[override]  # of the fetch
-        return self._asked.wait
+        return self._client_fetch.wait
 
     @property
     def fetch(self) -> FetchRequest | None:  # type: ignore[override]  # of the fetch
-        return self._asked.fetch
+        return self._client_fetch.fetch
 
     @property
     def buffered(self) -> int:  # type: ignore[override]  # of all handlers

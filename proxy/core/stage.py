@@ -111,7 +111,7 @@ class Stage:
         """
         return request.handler
 
-    def around_fetch(self, request: InFlight, _asked: ClientFetch) -> Handler:
+    def around_fetch(self, request: InFlight, _client_fetch: ClientFetch) -> Handler:
         """Return the handler of a fetch. A stage may wrap the handler from the earlier stages in its own.
 
         This is called once, before the fetch is parsed. The innermost handler is put in later, each time that

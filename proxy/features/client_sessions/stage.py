@@ -56,9 +56,9 @@ class Serve(Around):
     __slots__ = ("_context", "_sessions")
 
     def __init__(
-        self, inner: Handler, asked: ClientFetch, context: FetchContext, sessions: "ClientSessions"
+        self, inner: Handler, client_fetch: ClientFetch, context: FetchContext, sessions: "ClientSessions"
     ) -> None:
-        super().__init__(inner, asked)
+        super().__init__(inner, client_fetch)
         self._context = context
         self._sessions = sessions
         if not isinstance(context, SessionlessFetchContext):
@@ -141,13 +141,13 @@ class ClientSessions(Stage):
             self._state.from_client.need = min(size, 2 * len(data))
             return None
 
-    def around_fetch(self, request: InFlight, asked: ClientFetch) -> Handler:
+    def around_fetch(self, request: InFlight, client_fetch: ClientFetch) -> Handler:
         context, self._context = self._context, None
         if context is None:
             return request.handler
-        asked.direct = False
-        asked.listed = not isinstance(context, IncrementalFetchContext)
-        return Serve(request.handler, asked, context, self)
+        client_fetch.direct = False
+        client_fetch.listed = not isinstance(context, IncrementalFetchContext)
+        return Serve(request.handler, client_fetch, context, self)
 
     def on_fetched(self, handler: FetchHandler) -> None:
         walk = handler.walk

@@ -27,8 +27,8 @@ class FollowFetch(Around):
 
     __slots__ = ("_pieces", "_size", "_stage", "hold")
 
-    def __init__(self, stage: "LeadersStage", inner: Handler, asked: ClientFetch) -> None:
-        super().__init__(inner, asked)
+    def __init__(self, stage: "LeadersStage", inner: Handler, client_fetch: ClientFetch) -> None:
+        super().__init__(inner, client_fetch)
         self._stage = stage
         self._pieces: list[Buffer] = []
         """The client's bytes that are buffered until it is known whether the response is held back."""
@@ -43,7 +43,7 @@ class FollowFetch(Around):
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         pieces = self._inner.feed(chunk, last=last)
         if not last:
-            if not pieces or not self._asked.direct or self._stage.is_large:
+            if not pieces or not self._client_fetch.direct or self._stage.is_large:
                 return pieces
             self._pieces += pieces
             self._size += sum(map(len, pieces))
@@ -56,7 +56,7 @@ class FollowFetch(Around):
         return self._inner.end(request) and not (self.hold and self.hold.is_held)
 
     def passes(self, size: int) -> bool:
-        return not self._pieces and self._asked.direct and self._inner.passes(size)
+        return not self._pieces and self._client_fetch.direct and self._inner.passes(size)
 
 
 class LeadersStage(Stage):
@@ -67,11 +67,11 @@ class LeadersStage(Stage):
     def __init__(self, state: ConnectionState) -> None:
         self._state = state
 
-    def around_fetch(self, request: InFlight, asked: ClientFetch) -> Handler:
+    def around_fetch(self, request: InFlight, client_fetch: ClientFetch) -> Handler:
         # From v16 on, clients learn new leaders by KIP-951 instead.
-        if request.version >= HINTS_VERSION or not asked.follows:
+        if request.version >= HINTS_VERSION or not client_fetch.follows:
             return request.handler
-        return FollowFetch(self, request.handler, asked)
+        return FollowFetch(self, request.handler, client_fetch)
 
     def repeats(self, api_key: int, version: int, *, in_session: bool = False) -> bool:
         # They take the fast path if no error in their responses needs this stage.
@@ -106,9 +106,9 @@ class LeadersStage(Stage):
 
 def _against(handler: FetchHandler) -> NotFollowed | None:
     """Return the reason why the failed partitions of a fetch can't be retried, or None if they can."""
-    if not handler.asked.direct:
+    if not handler.client_fetch.direct:
         return NotFollowed.SESSION
-    if handler.asked.version < FIRST_VERSION:
+    if handler.client_fetch.version < FIRST_VERSION:
         return NotFollowed.VERSION
     if handler.received > MAX_BYTES:
         return NotFollowed.TOO_LARGE

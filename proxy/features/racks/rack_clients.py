@@ -79,8 +79,8 @@ class FromReplica(Around):
 
     __slots__ = ("_hinted", "_leaves", "_pieces", "_sent", "_size", "_stage", "_told")
 
-    def __init__(self, stage: "RackClientsStage", inner: Handler, asked: ClientFetch) -> None:
-        super().__init__(inner, asked)
+    def __init__(self, stage: "RackClientsStage", inner: Handler, client_fetch: ClientFetch) -> None:
+        super().__init__(inner, client_fetch)
         self._stage = stage
         self._pieces: list[Buffer] = []
         """The beginning of an entry whose rest has not come. All bytes so far if the client `_leaves`."""
@@ -138,9 +138,11 @@ class FromReplica(Around):
         if not last:
             return []
         frame, self._pieces, self._size = b"".join(self._pieces), [], 0
-        asked = self._asked
-        isolation = asked.fetch.isolation_level if asked.fetch is not None else 0
-        walk = FetchResponseWalk(LAYOUTS[asked.version], isolation, keep=True, noted=asked.noted)
+        client_fetch = self._client_fetch
+        isolation = client_fetch.fetch.isolation_level if client_fetch.fetch is not None else 0
+        walk = FetchResponseWalk(
+            LAYOUTS[client_fetch.version], isolation, keep=True, noted=client_fetch.noted
+        )
         try:
             walk.feed(frame)
         except ProtocolError:
@@ -316,12 +318,12 @@ class RackClientsStage(Stage):
             and not self._state.gets_part
         )
 
-    def around_fetch(self, request: InFlight, asked: ClientFetch) -> Handler:
+    def around_fetch(self, request: InFlight, client_fetch: ClientFetch) -> Handler:
         if not self._reads_here:
             return request.handler
         # New leaders are not followed: Metadata leads the client.
-        asked.follows, asked.noted = False, _REFUSALS
-        return FromReplica(self, request.handler, asked)
+        client_fetch.follows, client_fetch.noted = False, _REFUSALS
+        return FromReplica(self, request.handler, client_fetch)
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
         if not self._reads_here:

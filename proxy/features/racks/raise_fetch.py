@@ -50,8 +50,8 @@ class Raised(Around):
 
     __slots__ = ("_state",)
 
-    def __init__(self, state: ConnectionState, inner: Handler, asked: ClientFetch) -> None:
-        super().__init__(inner, asked)
+    def __init__(self, state: ConnectionState, inner: Handler, client_fetch: ClientFetch) -> None:
+        super().__init__(inner, client_fetch)
         self._state = state
 
     @property
@@ -131,13 +131,13 @@ class RaiseFetch(Stage):
         self._template = FetchTemplate.of(fetch)
         return fetch
 
-    def around_fetch(self, request: InFlight, asked: ClientFetch) -> Handler:
+    def around_fetch(self, request: InFlight, client_fetch: ClientFetch) -> Handler:
         fetch, self._raised = self._raised, None
         if fetch is None:
             return request.handler
         self._state.tally.client.fetch_request_bytes -= RACK_BYTES
         request.form = Lower(self, self._state, fetch.isolation_level)
-        return Raised(self._state, request.handler, asked)
+        return Raised(self._state, request.handler, client_fetch)
 
     def repeats(self, api_key: int, version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
         if api_key != _FETCH:
