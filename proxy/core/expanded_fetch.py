@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from proxy.core.events import FetchKind
-from proxy.core.fetching import RESENDS, STREAM_FROM, Fetching, SentFetch
 from proxy.core.forwarded_fetch import NOT_UNDERSTOOD
 from proxy.core.in_flight import ClientFetch, Handler, InFlight
 from proxy.core.plans import ENTRY_HEAD, EntryTemplate, FetchPlan, FetchTemplate
+from proxy.core.sent_fetch import RESENDS, STREAM_FROM, SentFetch
+from proxy.core.session_keeper import SessionKeeper
 from proxy.protocol.api import REQUEST_CORRELATION_ID, RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES, ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS, Rows, session_layout
 from proxy.protocol.fetch_request import FetchRequest, Listing
@@ -39,7 +40,7 @@ class ExpandedFetch(SentFetch):
 
     def __init__(
         self,
-        fetching: Fetching,
+        keeper: SessionKeeper,
         client_fetch: ClientFetch,
         sent: int,
         partitions: int,
@@ -49,7 +50,7 @@ class ExpandedFetch(SentFetch):
         rows: Rows | None = None,
         learns: bool = False,
     ) -> None:
-        super().__init__(fetching, client_fetch, sent, partitions, session_id)
+        super().__init__(keeper, client_fetch, sent, partitions, session_id)
         self._first = first
         """The row in the session's table with which the fetch begins, if it only rotates the list."""
         self._rows = rows
@@ -77,7 +78,7 @@ class ExpandedFetch(SentFetch):
             self._frame = Received()
         self._frame.append(chunk)
         self.buffered += len(chunk)
-        if whole and (known := self._fetching.state.plans.empty(chunk)) is not None:
+        if whole and (known := self._keeper.state.plans.empty(chunk)) is not None:
             self.walk = known
             return
         if self.walk is None:
@@ -91,9 +92,9 @@ class ExpandedFetch(SentFetch):
             self._drop()
             return
         if whole:
-            self._fetching.state.plans.learn_empty(chunk, self.walk)
+            self._keeper.state.plans.learn_empty(chunk, self.walk)
         else:
-            self._cut_entries(self._fetching.session.take(self.walk))
+            self._cut_entries(self._keeper.session.take(self.walk))
 
     def _cut_entries(self, entries: Sequence[PartitionResponse]) -> None:
         """Find the bytes of complete entries while the response arrives: less work is left at its end."""
@@ -114,8 +115,8 @@ class ExpandedFetch(SentFetch):
     # The client's response
 
     def _expanded(self) -> list[Buffer]:
-        fetching, walk, session = self._fetching, self.walk, self._fetching.session
-        plans = fetching.state.plans
+        keeper, walk, session = self._keeper, self.walk, self._keeper.session
+        plans = keeper.state.plans
         if walk is not None:
             self._note_throttle(walk)
         learns = self._learns and self.client_fetch.generation == plans.generation
@@ -139,7 +140,7 @@ class ExpandedFetch(SentFetch):
             self._note_new_session(walk, result)
         elif result.action is not _EXPAND and result.action in RESENDS:
             self._lost(walk.error_code, result)
-        elif fetching.limits.keep_order and result.action is _EXPAND:
+        elif keeper.limits.keep_order and result.action is _EXPAND:
             self._keep_order(walk, result)
         if self.resend is not None:
             self._count(walk, 0)
@@ -150,13 +151,13 @@ class ExpandedFetch(SentFetch):
         if not requested and result.errors:
             self._note_uncached(result)
         # If `unused` is not 0, the core resets it at the next saving.
-        if learns and not requested and not fetching.unused:
+        if learns and not requested and not keeper.unused:
             self._learn_plan(walk, result)
         self._count(walk, partitions)
         return pieces
 
     def _keep_order(self, walk: FetchResponseWalk, result: SessionResult) -> None:
-        fetching, table = self._fetching, self._fetching.session.table
+        keeper, table = self._keeper, self._keeper.session.table
         if table is None:
             return
         _, rows = self._located(table)
@@ -164,8 +165,8 @@ class ExpandedFetch(SentFetch):
             return
         # The session's order gave records to other partitions than the fetch's order would. No records are
         # lost: the fetch is sent again with the same offsets. The session continues.
-        fetching.state.tally.passthrough[Reason.KEEP_ORDER] += 1
-        fetching.eligibility.responses_are_full = True
+        keeper.state.tally.passthrough[Reason.KEEP_ORDER] += 1
+        keeper.eligibility.responses_are_full = True
         self._note_lost()
         self._arrange_resend(full=False)
 
@@ -173,7 +174,7 @@ class ExpandedFetch(SentFetch):
         self, fetch: FetchRequest, walk: FetchResponseWalk, result: SessionResult
     ) -> tuple[list[Buffer], int, int]:
         """Return the client's response in pieces, its size, and its number of partitions."""
-        session = self._fetching.session
+        session = self._keeper.session
         layout, correlation_id = LAYOUTS[self.client_fetch.version], fetch.frame[REQUEST_CORRELATION_ID]
         tags = self._tags(walk)
         table, rotation = session.table, session.rotation
@@ -232,15 +233,15 @@ class ExpandedFetch(SentFetch):
             return b""
         if self.received - walk.tags_at == len(NO_TAGS) or self._frame is None:
             return NO_TAGS
-        tags, rewriting = b"".join(self._frame.span(walk.tags_at, self.received)), self._fetching.rewriting
+        tags, rewriting = b"".join(self._frame.span(walk.tags_at, self.received)), self._keeper.rewriting
         return rewriting.tags(tags, walk.tags) if self.client_fetch.version >= rewriting.tags_from else tags
 
     def _note_saved(
         self, fetch: FetchRequest, walk: FetchResponseWalk, size: int, *, requested: bool
     ) -> None:
         """Note the bytes that the exchange saved. The client's response has this size."""
-        fetching = self._fetching
-        savings = fetching.eligibility.savings
+        keeper = self._keeper
+        savings = keeper.eligibility.savings
         spared = size - self.received
         saved = len(fetch.frame) - self.sent + spared
         if requested:
@@ -251,25 +252,25 @@ class ExpandedFetch(SentFetch):
             wide = session_layout(self.client_fetch.version)
             savings.tore(fetch.partitions, walk.partitions, spared, fetch.layout, wide)
         if saved > 0:
-            fetching.unused = 0
+            keeper.unused = 0
         self._note_pause(pauses=pauses)
 
     # The next fetches
 
     def _learn_plan(self, walk: FetchResponseWalk, result: SessionResult) -> None:
         """Make a plan for the next fetches, if this response is small."""
-        fetching, frame = self._fetching, self._frame
-        state, rotation, version = fetching.state, fetching.session.rotation, self.client_fetch.version
+        keeper, frame = self._keeper, self._frame
+        state, rotation, version = keeper.state, keeper.session.rotation, self.client_fetch.version
         template = state.plans.template
         if template is None or frame is None or rotation is None or result.action is not _EXPAND:
             return
         # A response can add a reason against the session. A large one goes to the core.
-        eligibility, large = fetching.eligibility, self.received >= STREAM_FROM
+        eligibility, large = keeper.eligibility, self.received >= STREAM_FROM
         if large or eligibility.never is not None or eligibility.savings.paused:
             return
         if not all(stage.repeats(_FETCH, version, in_session=True) for stage in state.stages):
             return
-        state.plans.fetch = plan = SessionPlan(fetching, template, rotation, self.client_fetch)
+        state.plans.fetch = plan = SessionPlan(keeper, template, rotation, self.client_fetch)
         if len(result.rows) == 1 and not walk.throttle_time_ms:
             head = b"".join(frame.span(0, min(self.received, ENTRY_HEAD)))
             plan.expects(EntryTemplate.of(self.client_fetch.parsed, head, walk), result.rows[0])
@@ -291,9 +292,9 @@ class SessionPlan(FetchPlan):
         "_described",
         "_empty",
         "_entry",
-        "_fetching",
         "_first",
         "_frame",
+        "_keeper",
         "_rotation",
         "_row",
         "_savings",
@@ -302,15 +303,15 @@ class SessionPlan(FetchPlan):
     )
 
     def __init__(
-        self, fetching: Fetching, template: FetchTemplate, rotation: Rotation, client_fetch: ClientFetch
+        self, keeper: SessionKeeper, template: FetchTemplate, rotation: Rotation, client_fetch: ClientFetch
     ) -> None:
-        plans = fetching.state.plans
+        plans = keeper.state.plans
         super().__init__(plans, template, client_fetch.parsed, FetchKind.INCREMENTAL)
-        self.until = fetching.check_at
+        self.until = keeper.check_at
         """The time in seconds from which on the core processes a fetch itself. It may have to check the
         session."""
-        self._fetching, self._session = fetching, fetching.session
-        self._savings = fetching.eligibility.savings
+        self._keeper, self._session = keeper, keeper.session
+        self._savings = keeper.eligibility.savings
         self._rotation = rotation
         self._empty = plans.repeatable
         self._described = not rotation.table.undescribed
@@ -390,10 +391,10 @@ class SessionPlan(FetchPlan):
         return full
 
     def begin(self, request: InFlight) -> Handler:
-        fetching, sent = self._fetching, (self._delta_size, self._altered, self._session.session_id)
+        keeper, sent = self._keeper, (self._delta_size, self._altered, self._session.session_id)
         client_fetch = ClientFetch(self.version, self.fetch.with_frame(self._frame), self._plans_generation)
-        handler = ExpandedFetch(fetching, client_fetch, *sent, first=self._first, learns=True)
-        return fetching.around(request, client_fetch).put(handler)
+        handler = ExpandedFetch(keeper, client_fetch, *sent, first=self._first, learns=True)
+        return keeper.around(request, client_fetch).put(handler)
 
 
 def _starved(

@@ -9,11 +9,11 @@ from typing import Final, TypeAlias
 
 from proxy.core.events import FetchKind, fetch_kind
 from proxy.core.expanded_fetch import ExpandedFetch
-from proxy.core.fetching import Fetching
 from proxy.core.forwarded_fetch import ForwardedFetch, ForwardPlan
 from proxy.core.in_flight import ClientFetch, FetchHandler, InFlight
 from proxy.core.plans import FetchTemplate
 from proxy.core.savings import SessionForm
+from proxy.core.session_keeper import SessionKeeper
 from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
@@ -30,7 +30,7 @@ Way: TypeAlias = tuple[FetchHandler, bytes, FetchKind]
 """How a fetch is sent: the handler of its response, and the frame for the broker with its kind."""
 
 
-class Fetches(Fetching):
+class Fetches(SessionKeeper):
     """Decides how to send each fetch of one connection, and sends the fetch."""
 
     __slots__ = ()

@@ -7,11 +7,12 @@ from typing import Final, Self
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.events import FetchKind, Passthrough, Refusal, Tally
-from proxy.core.fetching import Fetching, SentFetch
 from proxy.core.histograms import Meter
 from proxy.core.in_flight import UNREAD_SECONDS, ClientFetch, Forward, Handler, InFlight
 from proxy.core.plans import MAX_COMPARED, FetchPlan, FetchTemplate, Template
 from proxy.core.responses import hidden_endpoints
+from proxy.core.sent_fetch import SentFetch
+from proxy.core.session_keeper import SessionKeeper
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID
 from proxy.protocol.fetch_layout import LAYOUTS, PARTITION_BYTES
 from proxy.protocol.fetch_request import FetchRequest
@@ -31,13 +32,13 @@ class ForwardedFetch(SentFetch):
 
     def __init__(
         self,
-        fetching: Fetching,
+        keeper: SessionKeeper,
         client_fetch: ClientFetch,
         sent: int = 0,
         partitions: int = -1,
         session_id: int | None = None,
     ) -> None:
-        super().__init__(fetching, client_fetch, sent, partitions, session_id)
+        super().__init__(keeper, client_fetch, sent, partitions, session_id)
         self._forwarded = 0
         self._chunks: list[bytes] = []
         """The received bytes that were not forwarded yet."""
@@ -52,11 +53,11 @@ class ForwardedFetch(SentFetch):
             if last:
                 self._note(walk, chunk, whole=whole)
             elif self.session_id is not None and self.understood:
-                self._fetching.session.take(walk)
+                self._keeper.session.take(walk)
         if last:
             if self.resend is not None:
                 self._drop()  # else it would count as buffered until the client leaves
-            if self._fetching.eligibility.responses_are_full:
+            if self._keeper.eligibility.responses_are_full:
                 self._note_full_responses()
         return pieces
 
@@ -67,7 +68,7 @@ class ForwardedFetch(SentFetch):
         self.received += size
         self._forwarded += size
         walk.skip_records(size)
-        tally = self._fetching.state.tally
+        tally = self._keeper.state.tally
         tally.client.fetch_response_bytes += size
         tally.broker.fetch_response_bytes += size
         return True
@@ -89,12 +90,12 @@ class ForwardedFetch(SentFetch):
             except ProtocolError:
                 self.understood = False
         # It may have addresses to rewrite.
-        tagged = self.client_fetch.version >= self._fetching.rewriting.tags_from
+        tagged = self.client_fetch.version >= self._keeper.rewriting.tags_from
         if not self.understood or (last and not walk.done):
             if tagged:
                 self._drop()
                 reason = f"a FETCH v{self.client_fetch.version} response that is not understood"
-                self._fetching.state.refuse_response(Refusal.NOT_UNDERSTOOD, reason)
+                self._keeper.state.refuse_response(Refusal.NOT_UNDERSTOOD, reason)
                 return []
             return self._up_to(walk, chunk, self.received)
         # The top-level error of a fetch that asks for a session never reaches the client: the fetch is sent
@@ -154,7 +155,7 @@ class ForwardedFetch(SentFetch):
             return self._up_to(walk, chunk, self.received)
         pieces = self._up_to(walk, chunk, walk.tags_at)
         old = b"".join(self._chunks)
-        new = self._fetching.rewriting.tags(old, walk.tags)
+        new = self._keeper.rewriting.tags(old, walk.tags)
         if start and len(new) != len(old):
             # The frame's length has gone to the client already, so the size must stay. The addresses are
             # hidden. A client that finds none asks for Metadata, as clients often do.
@@ -175,44 +176,44 @@ class ForwardedFetch(SentFetch):
 
     def _repeats(self, frame: bytes) -> bool:
         """Return whether a response equals the last small one, and count its partitions again."""
-        fetching = self._fetching
-        partitions = fetching.state.plans.response(frame, self.client_fetch.version)
+        keeper = self._keeper
+        partitions = keeper.state.plans.response(frame, self.client_fetch.version)
         if partitions < 0:
             return False
         if self.client_fetch.listed:
-            fetching.state.tally.client.add_responses(partitions, 0)
-        fetching.state.tally.broker.add_responses(partitions, 0)
-        if fetching.session.table is not None:
-            fetching.eligibility.savings.passed(self.sent + self.received, 0)
+            keeper.state.tally.client.add_responses(partitions, 0)
+        keeper.state.tally.broker.add_responses(partitions, 0)
+        if keeper.session.table is not None:
+            keeper.eligibility.savings.passed(self.sent + self.received, 0)
         return True
 
     def _note(self, walk: FetchResponseWalk, chunk: bytes, *, whole: bool) -> None:
-        fetching, fetch, understood = self._fetching, self.client_fetch.fetch, self.understood and walk.done
+        keeper, fetch, understood = self._keeper, self.client_fetch.fetch, self.understood and walk.done
         self._note_throttle(walk)
         if not understood:
-            fetching.state.events.append(Passthrough(reason=NOT_UNDERSTOOD))
+            keeper.state.events.append(Passthrough(reason=NOT_UNDERSTOOD))
         if self.session_id is None:
-            if fetching.session.table is not None:
-                fetching.eligibility.savings.passed(self.sent + self.received, walk.with_records)
+            if keeper.session.table is not None:
+                keeper.eligibility.savings.passed(self.sent + self.received, walk.with_records)
             if whole and understood:
-                fetching.state.plans.learn_response(fetch, chunk, self.client_fetch.version, walk)
+                keeper.state.plans.learn_response(fetch, chunk, self.client_fetch.version, walk)
             if fetch is not None and fetch.session_epoch == 0:
                 # A (0, 0) of the client's own. Its next fetch shows whether it uses the session (case 89).
                 # A negative id is a refusal, as 0 is.
-                fetching.eligibility.given = max(walk.session_id, 0)
+                keeper.eligibility.given = max(walk.session_id, 0)
         elif understood:
             self._note_new_session(walk, self._judge(walk))
             if walk.tagged:
                 self._never(Reason.TAGS)
         else:
-            fetching.session.renew(walk.session_id)
+            keeper.session.renew(walk.session_id)
         self._count(walk, walk.partitions)
 
     def _note_full_responses(self) -> None:
         records = self.walk.record_bytes if self.walk is not None else 0
         fetch = self.client_fetch.fetch
         # At half of max_bytes or more, there may have been no room for all available records.
-        self._fetching.eligibility.responses_are_full = fetch is not None and 2 * records >= fetch.max_bytes
+        self._keeper.eligibility.responses_are_full = fetch is not None and 2 * records >= fetch.max_bytes
 
 
 class UnknownFetch(Forward):
@@ -245,18 +246,18 @@ class ForwardPlan(FetchPlan):
     Stages may use the other fields, as `FetchFloorsStage` does.
     """
 
-    __slots__ = ("_eligibility", "_fetching", "_template")
+    __slots__ = ("_eligibility", "_keeper", "_template")
 
     def __init__(
         self,
-        fetching: Fetching,
+        keeper: SessionKeeper,
         template: FetchTemplate,
         request: FetchRequest,
         sent: FetchRequest,
         reason: Reason,
     ) -> None:
-        super().__init__(fetching.state.plans, template, sent, FetchKind.SESSIONLESS, reason)
-        self._fetching, self._eligibility = fetching, fetching.eligibility
+        super().__init__(keeper.state.plans, template, sent, FetchKind.SESSIONLESS, reason)
+        self._keeper, self._eligibility = keeper, keeper.eligibility
         frame, layout = request.frame, request.layout
         start, count = request.topics.blocks[0]
         item, offset, rest = layout.request_entry, PARTITION_BYTES, layout.request_rest
@@ -265,18 +266,20 @@ class ForwardPlan(FetchPlan):
         self._template = Template(frame, [correlation_id, *entries])
 
     @classmethod
-    def of(cls, fetching: Fetching, request: FetchRequest, sent: FetchRequest, reason: Reason) -> Self | None:
+    def of(
+        cls, keeper: SessionKeeper, request: FetchRequest, sent: FetchRequest, reason: Reason
+    ) -> Self | None:
         """Return a plan for fetches like this one, if the reason also applies to the next one.
 
         `request` is the fetch as the client sent it, `sent` the same fetch with the changes of the stages.
         """
-        template = fetching.state.plans.template
+        template = keeper.state.plans.template
         if template is None or len(request.frame) > MAX_COMPARED or reason not in _PLAIN:
             return None
         # Native sessions change their epoch with each fetch, and (0, 0) may show that a client floods.
         if request.session_id or request.session_epoch >= 0:
             return None
-        return cls(fetching, template, request, sent, reason)
+        return cls(keeper, template, request, sent, reason)
 
     def request(self, frame: bytes, _now: float) -> bytes | None:
         if self._template.matches(frame) and self._limits.generation == self._options_generation:
@@ -307,8 +310,8 @@ class ForwardPlan(FetchPlan):
 
     def begin(self, request: InFlight) -> Handler:
         client_fetch = ClientFetch(self.version, self.fetch)
-        handler = ForwardedFetch(self._fetching, client_fetch, self._sent_size, self.partitions)
-        return self._fetching.around(request, client_fetch).put(handler)
+        handler = ForwardedFetch(self._keeper, client_fetch, self._sent_size, self.partitions)
+        return self._keeper.around(request, client_fetch).put(handler)
 
     def count(self, tally: Tally, meter: Meter) -> None:
         self._sent, self._requested = self._asked * self._sent_size, self._asked * self.partitions

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from proxy.core.events import FetchKind
 from proxy.core.fetches import Fetches
-from proxy.core.fetching import STREAM_FROM
 from proxy.core.plans import FetchTemplate
+from proxy.core.sent_fetch import STREAM_FROM
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES
 from proxy.protocol.fetch_layout import ERROR_CODE, HIGH_WATERMARK, LAST_STABLE_OFFSET, LOG_START_OFFSET
 from proxy.protocol.fetch_response import response_head

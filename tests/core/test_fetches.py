@@ -7,7 +7,7 @@ import pytest
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import FetchKind, SessionMade
-from proxy.core.fetching import CHECK_SECONDS, SUSPECT_SECONDS
+from proxy.core.session_keeper import CHECK_SECONDS, SUSPECT_SECONDS
 from proxy.protocol.fetch_request import Listing
 from proxy.session.decision import Delta
 from proxy.session.handler import FetchSessionHandler

@@ -9,8 +9,8 @@ import pytest
 
 from proxy.core.eligibility import LASTING_SECONDS, SessionLimits
 from proxy.core.events import FetchKind, Passthrough, SessionClosed
-from proxy.core.fetching import STREAM_FROM
 from proxy.core.savings import CREDIT_EXCHANGES, PLAIN_PER_LOST
+from proxy.core.sent_fetch import STREAM_FROM
 from tests.frames import Want, entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, split

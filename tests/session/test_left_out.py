@@ -1,6 +1,6 @@
 """A partition that the broker has lost is found: a response lacks it, although a check has shown news of it.
 
-`tests/core/test_fetching_left_out.py` shows what the gateway does about it.
+`tests/core/test_session_keeper_left_out.py` shows what the gateway does about it.
 """
 
 import pytest

@@ -1,8 +1,8 @@
-"""The session of one connection with its broker, as all fetches of the connection share it. Sans-IO.
+"""Keeps the session of one connection with its broker, for all fetches of the connection. Sans-IO.
 
-`Fetching` is what the handlers of fetches know of `Fetches`. It checks the session, and closes it.
-`SentFetch` is what these handlers share: it notes what a response means for the session, and arranges to send
-a fetch again.
+`SessionKeeper` closes the session, and checks it for partitions that the broker has lost. It holds the memory
+of the partition table and the session slot of the connection. It asks the broker for its versions (`probe`).
+`Fetches` decides which fetches use the session, `FetchSessionHandler` builds and judges them.
 """
 
 from dataclasses import dataclass, field
@@ -10,34 +10,21 @@ from typing import Final
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility, SessionLimits
-from proxy.core.events import (
-    FetchKind,
-    Passthrough,
-    SessionClosed,
-    SessionLost,
-    SessionMade,
-    SessionRefused,
-    saved_bytes,
-)
-from proxy.core.histograms import NOT_COUNTED
+from proxy.core.events import FetchKind, SessionClosed, saved_bytes
 from proxy.core.in_flight import UNSENT, ClientFetch, FetchHandler, Handler, InFlight
 from proxy.core.leaders import Leaders
 from proxy.core.own import Check, OwnFetch, Probe, own
 from proxy.core.responses import Rewriting
 from proxy.protocol import api_versions
-from proxy.protocol.api import REQUEST_START_BYTES, ErrorCode
+from proxy.protocol.api import REQUEST_START_BYTES
 from proxy.protocol.fetch_layout import SESSION_VERSION
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Listing, no_waiting
-from proxy.protocol.fetch_response import FetchResponseWalk
-from proxy.protocol.primitives import Buffer, read_string
+from proxy.protocol.primitives import read_string
 from proxy.session.decision import FOR_GOOD, PASSING, Reason
-from proxy.session.handler import FetchSessionHandler, SessionResult
+from proxy.session.handler import FetchSessionHandler
 from proxy.session.partitions import memory_of
-from proxy.session.state import Action, Loss, SessionState
+from proxy.session.state import Loss, SessionState
 
-STREAM_FROM: Final = 1 << 20
-"""The response size, in bytes, from which on a client counts as catching up. The client's next fetch then
-does not use the session, so that its response can be streamed (fetch-semantics 7, case 91)."""
 CHECK_SECONDS: Final = 300.0
 """The time between two checks of a session that saves bytes, in seconds. A broker may lose a partition of the
 session without an error, and only a check detects the loss. For 1,000 partitions a check needs some 70 kB,
@@ -51,17 +38,13 @@ its response costs two to three times its request (law 6)."""
 _UNUSED_FETCHES: Final = 64
 """The number of fetches that are forwarded without the session, and without a saving in between, after which
 it is closed."""
-_UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
-"""Errors that a broker up to 3.9 sends and does not repeat: it adds them after the session has stored the
-response. KIP-110 (76), disabled down-conversion (35): fetch-semantics 2.6, trap 7."""
 _CONNECTION_ENDS: Final = "the connection ends"
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
-_RESTING: Final = "resting: sessions cost more than they saved"
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Fetching:
-    """What the fetches of one connection share."""
+class SessionKeeper:
+    """The session of one connection, and what its fetches share. `Fetches` is the subclass."""
 
     state: ConnectionState
     limits: SessionLimits
@@ -279,175 +262,5 @@ class Fetching:
         self.send(own(frame, OwnFetch(self.state, 0)), frame, FetchKind.CLOSE, 0)
 
 
-class SentFetch(FetchHandler):
-    """A fetch as it was sent: what its response means for the session, for the next fetch, and for figures.
-
-    `ForwardedFetch` and `ExpandedFetch` make the client's response.
-    """
-
-    __slots__ = ("_fetching", "buffered")
-
-    def __init__(
-        self,
-        fetching: Fetching,
-        client_fetch: ClientFetch,
-        sent: int = 0,
-        partitions: int = -1,
-        session_id: int | None = None,
-    ) -> None:
-        self._fetching = fetching
-        self.client_fetch = client_fetch
-        self.sent = sent
-        self.partitions = partitions
-        self.session_id = session_id
-        self.walk = None
-        self.received = self.buffered = 0
-        self.understood = True
-        self.resend = None
-
-    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        fetching, size = self._fetching, len(chunk)
-        fetching.state.tally.broker.fetch_response_bytes += size
-        self.received += size
-        pieces = self._read(chunk, last=last)
-        if last:
-            again = self.resend is not None
-            # The client is catching up: its next response is to stream (case 91).
-            fetching.eligibility.large = self.received >= STREAM_FROM and not again
-            if self.walk is not None and self.walk.hints:
-                fetching.leaders.learn([found.hint for found in self.walk.hints])
-            fetching.finish_response(again=again)
-        if pieces and self.client_fetch.direct:
-            fetching.state.tally.client.fetch_response_bytes += sum(map(len, pieces))
-        return pieces
-
-    def _read(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Process the next bytes of the response, and return the client's bytes that are ready now."""
-        raise NotImplementedError
-
-    def end(self, request: InFlight) -> bool:
-        state, client_fetch, again = self._fetching.state, self.client_fetch, self.resend is not None
-        for stage in state.stages:
-            stage.on_fetched(self)
-        listed = NOT_COUNTED if client_fetch.fetch is None or again else client_fetch.fetch.partitions
-        state.meter.note_fetch(request.sent_at, sent=self.partitions, asked=listed, unseen=again)
-        # A fetch that is sent again keeps its place; later responses wait (fetch-semantics, trap 17; case
-        # 84).
-        if again:
-            state.meter.note_repeat(state.now - request.sent_at)
-            if client_fetch.attempts == 1:
-                state.queue.resending += 1
-            self._fetching.send_again(request, self)
-            return False
-        if client_fetch.attempts:
-            state.queue.resending -= 1
-        return True
-
-    def _count(self, walk: FetchResponseWalk, partitions: int) -> None:
-        """Count the contents of the response. The client's form of it has this many partitions."""
-        tally = self._fetching.state.tally
-        tally.broker.add_responses(walk.partitions, walk.record_bytes)
-        # `ClientSessions` counts what it makes itself of a response.
-        if partitions and self.client_fetch.listed and self.resend is None:
-            tally.client.add_responses(partitions, walk.record_bytes)
-
-    # What the response means for the session
-
-    def _judge(self, walk: FetchResponseWalk) -> SessionResult:
-        fetching = self._fetching
-        features = fetching.eligibility.features
-        # Kafka 1.1 delays the whole response instead: an empty response means that nothing is new
-        # (fetch-semantics 2.8 and 6.3).
-        empties = features is None or features.throttles_by_emptying
-        return fetching.session.handle(walk, empties=empties and not fetching.eligibility.full_when_throttled)
-
-    def _note_new_session(self, walk: FetchResponseWalk, result: SessionResult) -> None:
-        """Note the response to a fetch that requested a session."""
-        session, state = self._fetching.session, self._fetching.state
-        if result.action in RESENDS:
-            self._lost(walk.error_code, result)
-        elif session.has_session:
-            self._fetching.eligibility.slots.made(state.now)
-            self._fetching.arrange_check()
-            partitions = session.table.size if session.table is not None else 0
-            state.events.append(SessionMade(session_id=session.session_id, partitions=partitions))
-            self._note_uncached(result)
-        elif result.action is Action.COMPLETE:
-            # Id 0: no slot (fetch-semantics 2.7, trap 22; case 95).
-            state.tally.refusals += 1
-            self._fetching.eligibility.slots.denied(state.now)
-            self._report_no_slot()
-
-    def _report_no_slot(self) -> None:
-        slots = self._fetching.eligibility.slots
-        if not slots.reported:
-            slots.reported = True
-            self._fetching.state.events.append(SessionRefused())
-
-    def _lost(self, code: int, result: SessionResult) -> None:
-        """Note that a session was lost or refused, and arrange to send the fetch again."""
-        state = self._fetching.state
-        if code:
-            state.tally.session_errors[code] += 1
-        if result.loss is not None:
-            state.tally.sessions_lost[result.loss] += 1
-            # Else the client would not get the records of partitions that the broker leaves out.
-            if result.loss is Loss.LEFT_OUT and state.tally.sessions_lost[Loss.LEFT_OUT] > 1:
-                self._never(Reason.LEFT_OUT)
-        state.events.append(
-            SessionLost(session_id=self.session_id or 0, error_code=code, reason=result.reason)
-        )
-        self._note_lost()
-        again = result.action is Action.RESEND_FULL
-        if again and code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
-            slots = self._fetching.eligibility.slots
-            slots.denied(state.now)
-            if slots.waits(state.now):
-                again = False
-                self._report_no_slot()
-        self._arrange_resend(full=again)
-
-    def _arrange_resend(self, *, full: bool) -> None:
-        """Arrange to send the fetch once more. No part of its response has been sent to the client.
-
-        After a second failure, or when the connection ends, it is sent without a session, so that no session
-        error is possible. Otherwise `full` requests a new session, if possible.
-        """
-        # `end` sends it. fetch-semantics 6.13, step 4; trap 6 (conformance case 71). The fetch keeps its
-        # place (trap 17, case 84).
-        fetching, client_fetch = self._fetching, self.client_fetch
-        client_fetch.attempts += 1
-        first = client_fetch.attempts == 1 and not fetching.closing
-        again = full and first and fetching.session.table is not None
-        self.resend = Action.RESEND_FULL if again else Action.RESEND_SESSIONLESS
-
-    def _note_lost(self) -> None:
-        """Count the bytes of the fetch and of its response as lost, because it has to be sent again."""
-        self._note_pause(pauses=self._fetching.eligibility.savings.add(-self.sent - self.received))
-
-    def _note_pause(self, *, pauses: bool) -> None:
-        if pauses:
-            self._fetching.state.events.append(Passthrough(reason=_RESTING))
-
-    def _note_throttle(self, walk: FetchResponseWalk) -> None:
-        """Note whether this broker sends entries when it throttles. Kafka 2.0 and later send none."""
-        if walk.throttle_time_ms > 0 and walk.partitions and not walk.error_code:
-            self._fetching.eligibility.full_when_throttled = True
-
-    def _note_uncached(self, result: SessionResult) -> None:
-        # A session may leave out a partition that has such an error, so this connection uses no session
-        # (fetch-semantics, trap 7).
-        if not _UNCACHED_ERRORS.isdisjoint(result.errors):
-            self._fetching.eligibility.never = Reason.UNCACHED_ERRORS
-            self._fetching.state.events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
-
-    def _never(self, reason: Reason) -> None:
-        """Use no more sessions on this connection."""
-        if self._fetching.eligibility.never is None:
-            self._fetching.eligibility.never = reason
-            self._fetching.state.events.append(Passthrough(reason=reason))
-
-
 # A member of an enum is looked up slowly.
-RESENDS: Final = (Action.RESEND_FULL, Action.RESEND_SESSIONLESS)
 _CLOSED: Final = SessionState.CLOSED

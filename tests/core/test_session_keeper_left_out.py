@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from proxy.core.events import Passthrough, SessionLost, fetch_bytes, saved_bytes
-from proxy.core.fetching import CHECK_PAID, CHECK_SECONDS, SUSPECT_SECONDS
 from proxy.core.savings import CREDIT_EXCHANGES
+from proxy.core.session_keeper import CHECK_PAID, CHECK_SECONDS, SUSPECT_SECONDS
 from proxy.session.decision import Reason
 from proxy.session.state import Loss
 from tests.core.test_expanded_fetch import Client
@@ -145,8 +145,8 @@ def touches(broker: ModelBroker, chance: random.Random) -> None:
 
 def checked_often(release: str, monkeypatch: pytest.MonkeyPatch) -> Reader:
     """Return a client whose session is checked with every third fetch."""
-    monkeypatch.setattr("proxy.core.fetching.CHECK_SECONDS", 3.0)
-    monkeypatch.setattr("proxy.core.fetching.CHECK_PAID", 0)
+    monkeypatch.setattr("proxy.core.session_keeper.CHECK_SECONDS", 3.0)
+    monkeypatch.setattr("proxy.core.session_keeper.CHECK_PAID", 0)
     client = Reader(7, WANTS["two topics"])
     client.broker.quirks = ModelBroker(release=release).quirks
     return client
