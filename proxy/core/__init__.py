@@ -1,25 +1,30 @@
 """The connection of one client and its broker. Sans-IO: bytes and time go in, bytes and events come out.
 
-A fetch there and back:
+The shell that calls it is `net/link.py`. A fetch there and back:
 
-1. `Connection.receive_client` gets bytes of the client. `FastPath.request` first tries the plans of earlier
-   exchanges. If one fits, it sends the fetch, and the steps up to 5 are left out.
-2. `ClientSide.process` takes one request after the other, and shows it to each `Stage`. A fetch becomes a
-   `ClientFetch` and an `InFlight`, the place of its response in the `ResponseQueue`.
+1. `FastPath.request` gets the client's bytes first, and sends the frames that fit the plan of an earlier
+   exchange. Then the steps up to 5 are left out. `Connection.receive_client` gets the other bytes, which
+   `Framer` cuts into frames: bytes that wait for the rest of a frame stay there.
+2. `ClientSide._frame` shows each request to the stages (`Stage.on_frame`). If none has used it,
+   `ClientSide.process` handles it. A fetch goes through `ClientSide._fetch` and `Stage.before_fetch`, and
+   becomes a `ClientFetch` and an `InFlight`, the place of its response in the `ResponseQueue`.
 3. `Fetches.request` parses it and lets each `Stage.on_fetch` change it. `Eligibility.against` says whether
    it may use the session with the broker. `FetchSessionHandler` makes the incremental fetch. The decision is
    a handler, the frame to send and its kind, or the reason to forward the fetch without the session.
 4. The handler is put into the `InFlight`, inside the handlers of stages (`Handler.put`): a `ForwardedFetch`
    reads the response while it is forwarded, an `ExpandedFetch` keeps it until it is complete.
-5. `ConnectionState.send` sends the frame. `Connection.drain_broker` gives it to the shell.
-6. `Connection.receive_broker` gets the response. `FastPath.response` answers if a plan expects it. Otherwise
-   `Connection` gives the bytes to the handler of the request: `Handler.feed`.
-7. An `ExpandedFetch` lets the session judge them (`SentFetch._judge`), and makes the client's response from
-   the table of partitions (`expand`, `Rotation.expand`). If the response can't be used,
-   `SentFetch._arrange_resend` notes how to send the fetch again, and `Fetches.send_again` puts a new handler
-   into the same `InFlight`.
-8. `SideTally.add_fetches` and `SideTally.add_responses` count, called by handlers and plans alike. If the
-   next exchange may be alike, `Plans` keeps a `ForwardPlan` or a `SessionPlan` until its generation ends.
+5. `ConnectionState.send` queues the frame. `Connection.drain_broker` gives it to the shell.
+6. `FastPath.join` and `FastPath.response` get the broker's bytes first, and answer if the plan of the request
+   fits. `Connection.receive_broker` gets the other bytes. `Handler.begin` of a plan makes the real handler,
+   and `Connection` gives this handler the bytes: `Handler.feed`.
+7. Both handlers let the session judge the response if the fetch used or requested it (`SentFetch._judge`).
+   The rules are the tables of `session/state.py`, `session/handler.py` applies them. An `ExpandedFetch` then
+   makes the client's response from the table of partitions (`expand`, `Rotation.expand`), in the order of
+   the client's fetch. If the response can't be used, `SentFetch._arrange_resend` notes how to send the fetch
+   again, and `Fetches.send_again` puts a new handler into the same `InFlight`.
+8. `Fetches.request` and `SessionKeeper.send` count requests, `SentFetch` counts responses. `FetchPlan.count`
+   adds the exchanges of a plan later. `Plans` has a `ForwardPlan`, made when a fetch was sent, or a
+   `SessionPlan`, made after a response. It is valid until `Plans.forget_fetch` or a reload of options.
 9. `ResponseQueue.in_turn` keeps responses in the order of their requests. `Connection.drain_client` gives
    the bytes to the shell.
 """

@@ -30,7 +30,7 @@ QUEUED_FREE: Final = 65_536
 class Phase(Enum):
     """The phase of a connection. It never goes back to an earlier phase.
 
-    `Connection.fault` can end any phase.
+    `ConnectionState.fault` can end any phase.
     """
 
     NEW = "new"
@@ -350,7 +350,7 @@ class ConnectionState:
     # Requests to the broker
 
     def send(self, request: InFlight, frame: bytes) -> None:
-        """Send a frame to the broker, after the end of a request that is being forwarded."""
+        """Queue a frame for the broker, behind a request that is still being forwarded."""
         if self.from_client.left:
             self.delayed.append((request, frame))
             return

@@ -133,7 +133,8 @@ class ExpandedFetch(SentFetch):
             self._lost(0, SessionResult(Action.RESEND_SESSIONLESS, _UNKNOWN_TAGS))
             return []
         result = self._judge(walk)
-        # v4 to v6: a v7 response of other partitions can't be forwarded unchanged (fetch-semantics, trap 4).
+        # Only a full fetch gets this action, and only that of v4 to v6 has this handler. A v7 response of
+        # other partitions can't be forwarded to such a client (fetch-semantics, trap 4).
         if result.action is _COMPLETE_NO_SESSION:
             result.action = Action.RESEND_SESSIONLESS
         if requested:

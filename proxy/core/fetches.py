@@ -1,8 +1,8 @@
 """Decides for fetches of one connection whether they use the session, and sends them to the broker. Sans-IO.
 
 The decision is made once, when the fetch is complete (`_decide`). If there is any `Reason` against the
-session, the fetch is forwarded without it, and the reason is counted. Fetches on the fast path, and fetches
-that are forwarded while they arrive, are sent elsewhere.
+session, the fetch is forwarded without it, and the reason is counted. `FastPath.request` sends fetches that
+fit a plan, and `ClientSide` forwards fetches that are not buffered.
 """
 
 from typing import Final, TypeAlias
@@ -81,7 +81,7 @@ class Fetches(SessionKeeper):
             return
         self.state.decided = way
         self._pass(request, client_fetch, way)
-        # Where there is a table, bytes that pass are added up for the next session.
+        # With a table there is no plan: the bytes of forwarded fetches are added up (`Savings.passed`).
         session = self.session
         if (
             client_fetch.direct

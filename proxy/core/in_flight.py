@@ -307,9 +307,11 @@ class ClientFetch:
     """`Plans.generation` at the decision on the fetch."""
     direct: bool = True
     """Whether the fetch is the client's own. If not, `ClientSessions` has made it from the client's
-    fetch, and makes the client's response from this fetch's response."""
+    fetch, and makes the client's response from this fetch's response. It then counts the client's request
+    and the bytes of the client's response."""
     listed: bool = True
-    """Whether the client gets all partitions of the response, not only the partitions with changes."""
+    """Whether the client gets all partitions of the response, not only the partitions with changes. If not,
+    `ClientSessions` counts the partitions that the client gets."""
     follows: bool = True
     """Whether new leaders may be asked for partitions that have moved."""
     noted: frozenset[int] = OUT_OF_RANGE
@@ -382,7 +384,10 @@ class FetchHandler(Handler):
 
 
 class Around(Handler):
-    """A handler that changes the response to a fetch after an inner handler has made it."""
+    """A handler that changes the response to a fetch after an inner handler has made it.
+
+    Subclasses write `_kept`, and `feed` and `end`, which call those of the inner handler.
+    """
 
     __slots__ = ("_client_fetch", "_inner", "_innermost")
     _innermost: FetchHandler

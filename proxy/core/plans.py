@@ -357,9 +357,11 @@ class Plans:
     _forgotten: int = 0
     """How often the plan for fetches was dropped."""
     on: bool = True
+    """False after `stop`: the fast path is off for the rest of the connection."""
     no_sooner: float = 0.0
     """Fetch responses without records that come sooner than this (in seconds), and sooner than half the
-    wait that the fetch allows, take no plan."""
+    wait that the fetch allows, take no plan. A stage sets this if it holds such responses back
+    (`ResponseQueue.claim`)."""
     requested: int = 0
     """The number of request bytes that are not in the tally yet. The plans other than `fetch` have forwarded
     them. So for `responded`, and for `produced`, which has all bytes of Produce."""

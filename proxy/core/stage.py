@@ -123,7 +123,7 @@ class Stage:
         """Return whether requests like this one may take the fast path, so that the stage does not see them.
 
         The fast path forwards requests other than fetches unchanged. `in_session` is true for a fetch of the
-        session. Errors in its response never take the fast path.
+        session. If the broker's response to this fetch has errors, it does not take the fast path.
         """
         return True
 

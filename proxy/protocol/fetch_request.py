@@ -1,5 +1,6 @@
 """Fetch requests v4 to v18: reads received frames, and builds the frames that the gateway sends instead.
 
+`fetch_layout.py` has the fields of each version, the tagged ones excepted.
 In this module a frame includes its 4-byte length field. Offsets count from the start of the frame.
 """
 

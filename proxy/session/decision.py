@@ -96,7 +96,7 @@ PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY)
 """Temporary reasons to forward a fetch. The session is kept."""
 FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS, Reason.LEFT_OUT)
 """Lasting reasons to forward fetches. They close the session at once. So does NATIVE, see
-`Fetches._leave_unused`."""
+`SessionKeeper.leave_unused`."""
 
 
 @dataclass(slots=True, eq=False)

@@ -2,7 +2,8 @@
 
 A session is a pair (id, epoch) and a list of partitions, which both sides remember. The handler has the pair
 for the *next* request. Its transitions are in the three tables of `proxy.session.state`. If a session
-response and the table do not contain everything that a full response needs, the fetch is sent again in full.
+response and the table do not contain everything that a full response needs, the fetch is sent again in full:
+`_take` and `_misfit` find this, and the rows of `Says.MISFIT` in the tables say what follows.
 """
 
 from collections.abc import Sequence

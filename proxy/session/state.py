@@ -1,9 +1,9 @@
 """The state of a fetch session, and the three tables that determine what the handler does. Sans-IO.
 
 `TRANSITIONS` gives the next state. `AFTER_FULL` and `AFTER_INCREMENTAL` give two things for each kind of
-response: the pair (session id, epoch) of the next request, and the action on the response. Their rows follow
-Kafka's Java client (KIP-227; handleResponse of FetchSessionHandler.java; fetch-semantics 3.2). If a row
-differs, a comment says so.
+response: the pair (session id, epoch) of the next request, and the action on the response. The kind (`Says`)
+is found by `FetchSessionHandler.handle`. The rows follow Kafka's Java client (KIP-227; handleResponse of
+FetchSessionHandler.java; fetch-semantics 3.2). If a row differs, a comment says so.
 """
 
 from enum import Enum, IntEnum, StrEnum

@@ -109,9 +109,7 @@ def _rows(
     return {(state, event): step for state in states}
 
 
-PARTITIONS: Final = _Table[
-    PartitionStep
-](
+PARTITIONS: Final[_Table[PartitionStep]] = _Table(
     {
         (_P.WANTED, _E.UNKNOWN): PartitionStep(_A.SEEK, _P.SEEKING),
         (_P.SEEKING, _E.NOT_YET): PartitionStep(_A.PAUSE, _P.PAUSED),
