@@ -148,7 +148,7 @@ class ExpandedFetch(SentFetch):
             return []
         fetch = self.client_fetch.parsed
         pieces, size, partitions = self._client_response(fetch, walk, result)
-        self._note_saved(fetch, walk, size, requested=requested)
+        self._add_gain(fetch, walk, size, requested=requested)
         if not requested and result.errors:
             self._note_uncached(result)
         # If `unused` is not 0, the core resets it at the next saving.
@@ -237,9 +237,7 @@ class ExpandedFetch(SentFetch):
         tags, rewriting = b"".join(self._frame.span(walk.tags_at, self.received)), self._keeper.rewriting
         return rewriting.tags(tags, walk.tags) if self.client_fetch.version >= rewriting.tags_from else tags
 
-    def _note_saved(
-        self, fetch: FetchRequest, walk: FetchResponseWalk, size: int, *, requested: bool
-    ) -> None:
+    def _add_gain(self, fetch: FetchRequest, walk: FetchResponseWalk, size: int, *, requested: bool) -> None:
         """Note the bytes that the exchange saved. The client's response has this size."""
         keeper = self._keeper
         savings = keeper.eligibility.savings

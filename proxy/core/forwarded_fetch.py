@@ -1,7 +1,6 @@
 """Fetches whose responses are read while they are forwarded: their handler, and their plan. Sans-IO.
 
 Most fetches without the session are such. So is a full fetch of v7 or later that requests the session.
-`UnknownFetch` does not read its response.
 """
 
 from typing import Final, Self

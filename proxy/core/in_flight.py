@@ -348,21 +348,10 @@ class FetchHandler(Handler):
     This is what stages know of `ForwardedFetch` and `ExpandedFetch`.
     """
 
-    __slots__ = (
-        "client_fetch",
-        "partitions",
-        "received",
-        "resend",
-        "sent",
-        "session_id",
-        "understood",
-        "walk",
-    )
+    __slots__ = ("client_fetch", "partitions", "received", "resend", "session_id", "understood", "walk")
     expands: bool = False
     """Whether the client's response differs from the broker's, and is made when that is complete."""
     client_fetch: ClientFetch
-    sent: int
-    """The size of the frame to the broker. 0 if the client's fetch was forwarded without being parsed."""
     partitions: int
     """How many partitions the frame to the broker lists, or -1 if not counted."""
     session_id: int | None

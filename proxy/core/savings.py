@@ -5,9 +5,8 @@ A fetch can be forwarded unchanged, sent as a delta, or sent in full to create a
 estimated from earlier responses. One rule looks ahead: a new session may cost as many bytes as the *regret*.
 The regret is the number of bytes that earlier fetches would have saved if a session had had their exact list.
 
-Estimates can be wrong. So the real cost of sessions is added up. A connection that lost bytes *pauses*
-(`Reason.RESTING`): it uses no session until it has transferred many times the lost bytes. Nothing here
-depends on a clock.
+Estimates can be wrong. So the real cost of sessions is added up. A connection that lost bytes *pauses*: it
+uses no session until it has transferred many times the lost bytes. Nothing here depends on a clock.
 """
 
 from dataclasses import dataclass

@@ -23,12 +23,11 @@ _RESTING: Final = "resting: sessions cost more than they saved"
 
 
 class SentFetch(FetchHandler):
-    """A fetch as it was sent: what its response means for the session, for the next fetch, and for figures.
+    """A fetch as it was sent: what its response means for the session, the next fetch, and figures."""
 
-    It arranges to send the fetch again if needed. The subclasses make the client's response.
-    """
-
-    __slots__ = ("_keeper", "buffered")
+    __slots__ = ("_keeper", "buffered", "sent")
+    sent: int
+    """The size of the frame to the broker. 0 if the client's fetch was forwarded without being parsed."""
 
     def __init__(
         self,

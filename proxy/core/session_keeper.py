@@ -2,7 +2,6 @@
 
 `SessionKeeper` closes the session, and checks it for partitions that the broker has lost. It holds the memory
 of the partition table and the session slot of the connection. It asks the broker for its versions (`probe`).
-`Fetches` decides which fetches use the session, `FetchSessionHandler` builds and judges them.
 """
 
 from dataclasses import dataclass, field

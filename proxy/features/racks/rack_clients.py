@@ -138,11 +138,9 @@ class FromReplica(Around):
         if not last:
             return []
         frame, self._pieces, self._size = b"".join(self._pieces), [], 0
-        client_fetch = self._client_fetch
-        isolation = client_fetch.fetch.isolation_level if client_fetch.fetch is not None else 0
-        walk = FetchResponseWalk(
-            LAYOUTS[client_fetch.version], isolation, keep=True, noted=client_fetch.noted
-        )
+        fetch, noted = self._client_fetch.fetch, self._client_fetch.noted
+        isolation = fetch.isolation_level if fetch is not None else 0
+        walk = FetchResponseWalk(LAYOUTS[self._client_fetch.version], isolation, keep=True, noted=noted)
         try:
             walk.feed(frame)
         except ProtocolError:
