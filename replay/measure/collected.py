@@ -5,16 +5,11 @@ on the report, not on the number of connections.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nsmallest
-from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeAlias
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Any, Final, NamedTuple
 
 from replay.capture.files.counts import FileCounts, joined_stretches
 from replay.capture.kafka.both_sides import MOST, Sampled, are_copies, busiest, pairs
@@ -22,36 +17,18 @@ from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure import sums
 from replay.measure.digest import Summary, Timeline
 from replay.measure.floors import FloorFigures
+from replay.measure.groups import Group
 from replay.measure.limits import WORST, Starved, VersionFigures
 from replay.measure.net import AddressSums
 from replay.measure.spread import Delivered
 from replay.measure.sums import FetchSums
-from replay.measure.table import CODECS, DETAILS, FETCH_COLUMNS, Detail
+from replay.measure.table import DETAILS, Detail
 from replay.measure.typed import bounded
 from replay.measure.zones import ZoneBytes, ZoneSums, topic_name
 from replay.report.decision import CaptureApart
 from replay.report.model import FetchReport, NotEligible
 from replay.simulate.session_cache import CacheEvent, SlotsUse, simulate
 
-GROUPED: Final = (
-    "row",
-    "connection",
-    "client",
-    "broker",
-    "client_id",
-    "software",
-    "api_key",
-    "api_version",
-    "answer_due",
-    "counted",
-    "eligible",
-    "reason",
-)
-SUMMED: Final = (
-    "request_bytes",
-    "response_bytes",
-    *(column.name for column in FETCH_COLUMNS if column.name in sums.SUMMED),
-)
 TOP: Final = 50
 """How many connections the report lists, and how many client ids are kept in `Collected.client_ids`."""
 _SECOND: Final = 1_000_000_000
@@ -72,10 +49,6 @@ _OF_ENDS: Final = (
     "headerless_bytes",
     "token_bytes",
 )
-
-Group: TypeAlias = Mapping[str, Any]
-"""A group: the columns `GROUPED`, the sums of `SUMMED`, `count` (the number of rows), and `details`, a
-list of `Detail`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -460,43 +433,6 @@ class Collected:
 
 def _host(address: str) -> str:
     return address.rpartition(":")[0]
-
-
-def groups_in(rows: pa.RecordBatch | pa.Table) -> list[Group]:
-    """Return the groups in rows of the table. With a column `count`, each row is a sum of that many rows.
-
-    The rows of one connection must be consecutive. Then the groups of each connection are consecutive, too.
-    """
-    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-    if "count" not in table.column_names:
-        table = table.append_column("count", pa.array(np.ones(len(table), np.int64)))
-    table = table.append_column(_AT, pa.array(np.arange(len(table))))
-    detailed = pc.is_in(table.column("row"), pa.array(DETAILS))
-    found = [*_summed(table, pc.invert(detailed)), *_detailed(table, detailed)]
-    return sorted(found, key=itemgetter(_AT))
-
-
-_AT: Final = "at"
-"""The column with the index of a group's first row."""
-_NOTHING: Final = {**dict.fromkeys(SUMMED, 0), "count": 1}
-
-
-def _summed(table: pa.Table, chosen: pa.Array) -> Iterator[Group]:
-    figures = ("count", *SUMMED)
-    rows = table.select([*GROUPED, *figures, _AT]).filter(chosen)
-    sums = [(name, "sum") for name in figures]
-    found = rows.group_by(list(GROUPED), use_threads=False).aggregate([(_AT, "min"), *sums])
-    keys = found.select(GROUPED).to_pylist()
-    columns = [pc.fill_null(found.column(f"{name}_sum"), 0).to_pylist() for name in figures]
-    for key, at, *values in zip(keys, found.column(f"{_AT}_min").to_pylist(), *columns, strict=True):
-        yield {**key, **dict(zip(figures, values, strict=True)), "details": [], _AT: at}
-
-
-def _detailed(table: pa.Table, chosen: pa.Array) -> Iterator[Group]:
-    rows = table.select([*GROUPED, *CODECS, _AT]).filter(chosen)
-    columns = [one.read(rows.column(name).combine_chunks()) for name, one in CODECS.items()]
-    for row, *details in zip(rows.select([*GROUPED, _AT]).to_pylist(), *columns, strict=True):
-        yield {**_NOTHING, **row, "details": [detail for detail in details if detail is not None]}
 
 
 def collect(groups: Iterable[Group]) -> Collected:

@@ -3,7 +3,6 @@
 The steps and the report are the same as with Spark (``steps``). Neither Spark nor Java is needed.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
@@ -12,24 +11,24 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import plan
 from replay.capture.files.spans import SpanReader
 from replay.capture.packets import segments
 from replay.measure import steps
-from replay.measure.collected import Collected, collect_part, groups_in
+from replay.measure.collected import Collected, collect
+from replay.measure.groups import groups_in
 from replay.measure.options import MOST
-from replay.measure.rows import RowFilter
+from replay.measure.rows import groups, rows
 from replay.measure.steps import Batches
 from replay.measure.table import EXCHANGES_RAW, KEYS
 from replay.measure.work import Work
-from replay.simulate.session_cache import CacheEvent, simulate
 
 _HELD: Final = 64 << 20
 """The maximum size in bytes of the segments in memory, and of the table in memory if the table has frames.
 Segments have references to their payload, or the payload itself if the file can't be read again."""
 _ROWS: Final = 10_000
 """The maximum number of rows in a batch. It is the same as Spark's default."""
-_EVENTS: Final = 10_000
 
 
 def measure_here(work: Work) -> Collected | None:
@@ -46,11 +45,13 @@ def measure_here(work: Work) -> Collected | None:
     found = references(work)
     if found is None:
         return None
-    choice = replace(work.choice, raw=bool(work.topics))
+    files: list[FileCounts] = []
     with SpanReader(work.sources) as reader:
         batches = segments.with_payload(by_connection(found, segments.REFERENCES, "order"), reader)
-        rows = steps.measure(work.keep.ports, choice, work.secrets, batches)
-        return collected(rows) if not work.topics else _of_topics(work, choice, rows)
+        events = steps.events(work.keep.ports, work.choice, work.secrets, batches, files)
+        if work.topics:
+            return _of_topics(work, rows(events, work.choice, files))
+        return collect(groups(events, work.choice, files))
 
 
 def references(work: Work) -> list[pa.RecordBatch] | None:
@@ -83,29 +84,17 @@ def by_connection(batches: list[pa.RecordBatch], schema: pa.Schema, within: str)
     yield from table.to_batches(max_chunksize=_ROWS)
 
 
-def collected(rows: Batches) -> Collected:
-    """Collect the figures of the report."""
-    whole = Collected()
-    sessions: defaultdict[str, list[CacheEvent]] = defaultdict(list)
-    for part in collect_part((group for batch in rows for group in groups_in(batch)), _EVENTS):
-        if isinstance(part, Collected):
-            whole.merge(part)
-        else:
-            for broker, event in part:
-                sessions[broker].append(event)
-    whole.slots.update((broker, simulate(events)) for broker, events in sessions.items())
-    return whole
-
-
-def _of_topics(work: Work, choice: RowFilter, measured: Batches) -> Collected | None:
+def _of_topics(work: Work, measured: Batches) -> Collected | None:
     """Measure the fetches of some topics, from the rows of all. None if these need too much memory."""
-    rows, size, most = [], 0, _HELD if work.memory is None else work.memory
+    found, size, most = [], 0, _HELD if work.memory is None else work.memory
     for batch in measured:
         size += batch.nbytes
         if size > most:
             return None
-        rows.append(batch)
-    choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, rows), members=0)
-    keys = [batch.filter(pc.equal(batch.column("row"), KEYS)) for batch in rows]
-    again = steps.measure_again(work.keep, choice, by_connection(rows, EXCHANGES_RAW, "place"))
-    return collected(chain(keys, again))
+        found.append(batch)
+    choice = replace(work.choice, topics=work.topics | steps.topic_ids(work.topics, found), members=0)
+    keys = [batch.filter(pc.equal(batch.column("row"), KEYS)) for batch in found]
+    files: list[FileCounts] = []
+    again = by_connection(found, EXCHANGES_RAW, "place")
+    events = steps.events_again(work.keep, choice, again, files)
+    return collect(chain(*map(groups_in, keys), groups(events, choice, files)))

@@ -1,4 +1,4 @@
-"""Turns the exchanges of connections into rows of the table. Sans-IO.
+"""Turns the exchanges of connections into groups, or into rows of the table. Sans-IO.
 
 Tasks of Spark run this code, or this process without Spark. The memory it needs does not grow with the
 capture.
@@ -17,6 +17,7 @@ from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import BulkEvent, Pairs
 from replay.measure.digest import Digest
 from replay.measure.floors import NO_FLOORS, Floors
+from replay.measure.groups import Group, GroupWriter
 from replay.measure.racks import NO_RACKS, Racks
 from replay.measure.table import FETCH, KEYS, RowWriter
 from replay.measure.zone_log import Newest, ZoneLog
@@ -32,10 +33,8 @@ class RowFilter:
     """Decides which fetches are counted, and how exchanges become rows."""
 
     policy: Policy = "gateway"
-    raw: bool = False
-    """Whether the frames are also written into the table."""
     errors: bool = False
-    """Whether the errors of responses are also written into the table. Only with `raw`."""
+    """Whether the errors of responses are also written into the table."""
     clients: frozenset[str] = frozenset()
     """The chosen client ids. Empty for all clients."""
     topics: frozenset[TopicKey] = frozenset()
@@ -58,10 +57,41 @@ class RowFilter:
         return not self.topics or not self.topics.isdisjoint(outcome.topics)
 
 
-def rows(events: Iterable[BulkEvent], choice: RowFilter) -> Iterator[pa.RecordBatch]:
-    """Yield batches of rows from the events of connections, which come one connection after the other."""
+def rows(
+    events: Iterable[BulkEvent], choice: RowFilter, files: Iterable[FileCounts] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of rows from the events of connections, which come one connection after the other.
+
+    The rows of `files` come last. They may be added while the events are read.
+    """
+    writer = RowWriter(errors=choice.errors)
+    for _ in _written(events, choice, writer):
+        if writer.full:
+            yield writer.drain()
+    for counts in files:
+        writer.detail("file", counts)
+    yield writer.drain()
+
+
+def groups(
+    events: Iterable[BulkEvent], choice: RowFilter, files: Iterable[FileCounts] = ()
+) -> Iterator[Group]:
+    """Like `rows`, but yield the groups of each connection."""
+    writer = GroupWriter()
+    for ended in _written(events, choice, writer):
+        if ended:
+            yield from writer.drain()
+    for counts in files:
+        writer.detail("file", counts)
+    yield from writer.drain()
+
+
+def _written(
+    events: Iterable[BulkEvent], choice: RowFilter, writer: RowWriter | GroupWriter
+) -> Iterator[bool]:
+    """Write what is known of connections. Yield after each step, and whether a connection has ended."""
     newest = Newest()
-    connection = _ConnectionRows(choice, newest)
+    connection = _ConnectionRows(choice, newest, writer)
     for event in events:
         if isinstance(event, Exchange):
             connection.add(event)
@@ -69,28 +99,15 @@ def rows(events: Iterable[BulkEvent], choice: RowFilter) -> Iterator[pa.RecordBa
             at = 0
             while at < len(event):
                 at += connection.add_some(event, at)
-                if connection.writer.full:
-                    yield connection.writer.drain()
+                yield False
         else:
             connection.end(event)
-            connection = _ConnectionRows(choice, newest, connection.writer)
-        if connection.writer.full:
-            yield connection.writer.drain()
-    yield connection.writer.drain()
-
-
-def file_rows(files: Iterable[FileCounts], choice: RowFilter) -> pa.RecordBatch:
-    """Return rows of the table, one for the counts of each capture file."""
-    writer = RowWriter(raw=choice.raw)
-    for counts in files:
-        writer.detail("file", counts)
-    return writer.drain()
+            connection = _ConnectionRows(choice, newest, writer)
+        yield isinstance(event, ConnectionEnd)
 
 
 class _ConnectionRows:
-    def __init__(
-        self, choice: RowFilter, newest: Newest | None = None, writer: RowWriter | None = None
-    ) -> None:
+    def __init__(self, choice: RowFilter, newest: Newest, writer: RowWriter | GroupWriter) -> None:
         self._choice = choice
         self._engine: Engine | None = None
         """None before the first exchange: most connections of a port scan have none."""
@@ -103,9 +120,9 @@ class _ConnectionRows:
         """Whether the last fetch is counted."""
         self._saved_by_other = 0
         self._sample = Sample()
-        self._zones = ZoneLog(choice.racks, newest or Newest())
+        self._zones = ZoneLog(choice.racks, newest)
         self._keys = _key_log(choice.members) if choice.members else None
-        self.writer = writer or RowWriter(raw=choice.raw, errors=choice.errors)
+        self._writer = writer
 
     def add(self, exchange: Exchange) -> None:
         place, self._exchanges = self._exchanges, self._exchanges + 1
@@ -113,7 +130,7 @@ class _ConnectionRows:
             self._places[id(exchange)] = place
             self._version = exchange.api_version
         else:
-            self.writer.exchange(exchange, place)
+            self._writer.exchange(exchange, place)
             self._zones.add(exchange)
             if self._keys is not None and exchange.group:
                 self._keys.delivered.groups.add(exchange.group)
@@ -125,7 +142,7 @@ class _ConnectionRows:
 
     def add_some(self, pairs: Pairs, at: int) -> int:
         """Add the exchanges from `at` on that are a run, or else one. Return how many."""
-        if self._engine is not None and not self._choice.raw:
+        if self._engine is not None and isinstance(self._writer, GroupWriter):
             times, outcomes = self._engine.add_run(pairs, at, self._takes_news)
             self._exchanges += times
             self._settle(outcomes)
@@ -149,9 +166,9 @@ class _ConnectionRows:
         summary.zones = self._zones.seen(end)
         summary.saved_by_other = self._saved_by_other
         summary.exchanges, summary.sample = self._sample.exchanges, self._sample.values()
-        self.writer.detail("connection", summary, end)
+        self._writer.detail("connection", summary, end)
         if self._keys is not None:
-            self.writer.detail(KEYS, self._keys.delivered, end)
+            self._writer.detail(KEYS, self._keys.delivered, end)
 
     def _end_engine(self, engine: Engine, end: ConnectionEnd) -> int:
         """Write the rows of the last fetches. Return how many responses would have another size."""
@@ -166,13 +183,13 @@ class _ConnectionRows:
         """Write a row for the fetch with which the gateway ends its session, after the client has left."""
         closing.exchange.api_version = self._version
         self._digest_of(closing.exchange.connection).close(closing)
-        self.writer.exchange(closing.exchange, self._exchanges, closing, counted=True, row="closing")
+        self._writer.exchange(closing.exchange, self._exchanges, closing, counted=True, row="closing")
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             exchange = outcome.exchange
             counted = self._counts = self._choice.counts(outcome)
-            self.writer.exchange(exchange, self._places.pop(id(exchange), 0), outcome, counted=counted)
+            self._writer.exchange(exchange, self._places.pop(id(exchange), 0), outcome, counted=counted)
             if counted:
                 self._counted = True
                 self._digest_of(exchange.connection).add(outcome)

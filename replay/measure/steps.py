@@ -19,27 +19,13 @@ from replay.capture.kafka.exchanges import BulkEvent, Event, earlier_uses, read_
 from replay.capture.packets.segments import SEGMENTS, connection_key
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
-from replay.measure.rows import RowFilter, file_rows, rows
+from replay.measure.rows import RowFilter
 from replay.measure.strip_records import restore_records
-from replay.measure.table import CODECS, EXCHANGES, EXCHANGES_RAW, connection_ends, exchanges
+from replay.measure.table import CODECS, connection_ends, exchanges
 
 _EVERY: Final = frozenset(ApiKey)
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
-
-
-def table_schema(choice: RowFilter) -> pa.Schema:
-    """Return the schema of the rows."""
-    return EXCHANGES_RAW if choice.raw else EXCHANGES
-
-
-def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, batches: Batches) -> Batches:
-    """Yield the rows of the table, made from batches of SEGMENTS, which have whole connections.
-
-    Without `ports` of brokers, Kafka is recognised by its bytes.
-    """
-    files: list[FileCounts] = []
-    return rows_of(choice, events(ports, choice, secrets, batches, files), files)
 
 
 def events(
@@ -73,22 +59,17 @@ def events(
     return _events(batches, files, _files_in_segments, of_connection)
 
 
-def rows_of(choice: RowFilter, events: Iterable[BulkEvent], files: list[FileCounts]) -> Batches:
-    """Yield the rows of connections, and then those of the files that were found along with the events."""
-    yield from rows(events, choice)
-    yield file_rows(files, choice)
-
-
-def measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
-    """Measure a table that has the raw columns again, with another filter, and yield the new rows."""
+def events_again(
+    keep: Filter, choice: RowFilter, batches: Batches, files: list[FileCounts]
+) -> Iterator[BulkEvent]:
+    """Yield the events of a table that is measured again, with another filter. `files` is as in `events`."""
     without = set(map(ends_of, choice.without))
 
     def of_connection(connection: str, own: Batches) -> Iterable[Event]:
         wanted = _wanted(keep, connection) and ends_of(connection) not in without
         return (event for run in own for event in exchanges(run)) if wanted else ()
 
-    files: list[FileCounts] = []
-    return rows_of(choice, _events(batches, files, _files_in_table, of_connection), files)
+    return _events(batches, files, _files_in_table, of_connection)
 
 
 def topic_ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> frozenset[bytes]:

@@ -1,4 +1,4 @@
-"""The table of exchanges, with a row for each exchange, or for several fetches (`EXCHANGES`). Sans-IO.
+"""The table of exchanges, with a row for each exchange. Sans-IO.
 
 Reports are made from it. `COLUMNS` describes each column. The row of a fetch also has its cost with sessions.
 After the exchanges of a connection come a row of the kind `connection` with its figures (`Summary`), and one
@@ -287,25 +287,17 @@ def schema(columns: Iterable[TableColumn]) -> pa.Schema:
     return pa.schema([pa.field(one.name, one.type, metadata={"meaning": one.meaning}) for one in columns])
 
 
-EXCHANGES: Final = schema(
-    (*_COLUMNS, TableColumn("count", pa.int64(), "how many exchanges the row stands for"))
-)
-"""The schema without the raw columns. Such a table is only made to be summed. So a row may stand for several
-fetches that are alike: it has their sums in the columns that are added up, and the values of the first in all
-others."""
 EXCHANGES_RAW: Final = schema(COLUMNS)
 STORED: Final = pa.schema([pa.field(one.stored_name, one.type) for one in STORED_COLUMNS])
 
 
 class RowWriter:
-    """Collects rows of the table, and returns them in batches. `raw` and `errors` are as in `RowFilter`."""
+    """Collects rows of the table, and returns them in batches. `errors` is as in `RowFilter`."""
 
     _ROWS: Final = 4096
     _BYTES: Final = 4 << 20
 
-    def __init__(self, *, raw: bool, errors: bool = False) -> None:
-        self.schema = EXCHANGES_RAW if raw else EXCHANGES
-        self._raw = raw
+    def __init__(self, *, errors: bool = False) -> None:
         self._errors = errors
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0
@@ -316,12 +308,12 @@ class RowWriter:
 
     def drain(self) -> pa.RecordBatch:
         rows, self._rows, self._bytes = self._rows, [], 0
-        columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
+        columns = list(zip(*rows, strict=True)) or [()] * len(EXCHANGES_RAW)
         arrays = [
             CODECS[field.name].write(column) if field.name in CODECS else pa.array(column, field.type)
-            for column, field in zip(columns, self.schema, strict=True)
+            for column, field in zip(columns, EXCHANGES_RAW, strict=True)
         ]
-        return pa.record_batch(arrays, schema=self.schema)
+        return pa.record_batch(arrays, schema=EXCHANGES_RAW)
 
     def exchange(
         self,
@@ -340,27 +332,23 @@ class RowWriter:
         """
         fetch = _fetch_values(outcome) if outcome else _NO_FETCH
         plain = _plain_values(exchange)
-        values = row or _kind(exchange), exchange.connection, place, *plain, *fetch, counted, *_NO_DETAIL
-        self._append(values, exchange, outcome.times if outcome else 1, outcome)
+        values = row or kind_of(exchange), exchange.connection, place, *plain, *fetch, counted, *_NO_DETAIL
+        self._append(values, exchange, outcome)
 
     def detail(self, kind: str, detail: Detail, end: ConnectionEnd | None = None) -> None:
         """Add a row with a detail. If it is of a connection, `end` has the addresses and the client."""
         connection = end.connection if end else ""
         ends = (end.client, end.broker, LAST, end.client_id, end.software) if end else ("", "", LAST, "", "")
         details = (detail if name == DETAILS[kind] else None for name in CODECS)
-        self._append((kind, connection, LAST, *ends, *_NO_EXCHANGE, *_NO_FETCH, None, *details), None, 1)
+        self._append((kind, connection, LAST, *ends, *_NO_EXCHANGE, *_NO_FETCH, None, *details), None)
 
     def _append(
-        self, row: tuple[Any, ...], exchange: Exchange | None, times: int, outcome: Outcome | None = None
+        self, row: tuple[Any, ...], exchange: Exchange | None, outcome: Outcome | None = None
     ) -> None:
-        if self._raw:
-            frames = _frames(exchange) if exchange else (None, None, None)
-            self._bytes += sum(map(len, filter(None, frames[:2])))
-            errors = _errors_of(exchange, outcome) if exchange and self._errors else None
-            row = (*row, *frames, errors)
-        else:
-            row = (*row, times)
-        self._rows.append(row)
+        frames = _frames(exchange) if exchange else (None, None, None)
+        self._bytes += sum(map(len, filter(None, frames[:2])))
+        errors = _errors_of(exchange, outcome) if exchange and self._errors else None
+        self._rows.append((*row, *frames, errors))
 
 
 _PLAIN: Final = tuple(column.name for column in _EXCHANGE_COLUMNS[3:])
@@ -371,7 +359,8 @@ _NO_DETAIL: Final = (None,) * len(CODECS)
 _NO_EXCHANGE: Final = (None,) * 10
 
 
-def _kind(exchange: Exchange) -> str:
+def kind_of(exchange: Exchange) -> str:
+    """Return the kind of an exchange's row."""
     if not exchange.request_bytes:
         return "response"
     return "exchange" if exchange.response_bytes else "request"

@@ -8,15 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets.segments import read
-from replay.measure.collected import SUMMED, Collected, Group, collect
+from replay.measure.collected import Collected, collect
+from replay.measure.groups import SUMMED, Group
 from replay.measure.report import About, report
-from replay.measure.rows import RowFilter
-from replay.measure.steps import measure, table_schema
-from replay.measure.table import CODECS
+from replay.measure.rows import RowFilter, rows
+from replay.measure.steps import events
+from replay.measure.table import CODECS, EXCHANGES_RAW
 from replay.report.model import Filters, Report
 from replay.simulate.engine import Policy
 
@@ -46,9 +48,10 @@ def connections(*captures: Path) -> Iterator[list[Exchange | ConnectionEnd]]:
 def table(choice: RowFilter, *captures: Path) -> pa.Table:
     """Return the table that `measure` makes of these captures."""
     found = [batch for share in plan(expand(map(str, captures)), 1 << 30) for batch in read(share)]
-    rows = pa.Table.from_batches(found).sort_by([("connection", "ascending"), ("order", "ascending")])
-    made = measure(frozenset(), choice, None, iter(rows.combine_chunks().to_batches()))
-    return pa.Table.from_batches([*made], table_schema(choice))
+    segments = pa.Table.from_batches(found).sort_by([("connection", "ascending"), ("order", "ascending")])
+    files: list[FileCounts] = []
+    known = events(frozenset(), choice, None, iter(segments.combine_chunks().to_batches()), files)
+    return pa.Table.from_batches([*rows(known, choice, files)], EXCHANGES_RAW)
 
 
 def rows_of(found: pa.Table) -> list[dict[str, Any]]:

@@ -15,17 +15,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import TaskInput, check_seen
 from replay.capture.files.spans import SpanReader
-from replay.capture.kafka.exchanges import BEFORE
+from replay.capture.kafka.exchanges import BEFORE, BulkEvent
 from replay.capture.packets import segments
 from replay.capture.packets.segments import REFERENCES, connection_key
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
 from replay.measure import steps
-from replay.measure.collected import GROUPED, SUMMED, Collected, collect_part, groups_in
-from replay.measure.rows import RowFilter
-from replay.measure.steps import Batches, table_schema
+from replay.measure.collected import Collected, collect_part
+from replay.measure.groups import GROUPED, SUMMED, Group, groups_in
+from replay.measure.rows import RowFilter, groups, rows
+from replay.measure.steps import Batches
 from replay.measure.strip_records import strip_records, stripped
 from replay.measure.table import DETAILS, EXCHANGES_RAW
 from replay.measure.typed import Packed
@@ -52,6 +54,7 @@ first."""
 _MOST_EVENTS: Final = 10_000
 
 Key: TypeAlias = tuple[pa.Scalar, ...]
+_Read: TypeAlias = Callable[[Batches, list[FileCounts]], Iterator[BulkEvent]]
 
 
 def from_captures(
@@ -80,7 +83,7 @@ def from_captures(
     sources = {piece.source.number: piece.source for share in shares for piece in share.pieces}
     read_again = [source for source in sources.values() if source.at_offsets]
     reader = partial(SpanReader, read_again, elsewhere=elsewhere)
-    return TaskRows(spread, partial(_measure, keep.ports, choice, secrets, reader), table_schema(choice))
+    return TaskRows(spread, partial(_events, keep.ports, choice, secrets, reader), choice)
 
 
 def uses_of_ports(table: DataFrame) -> DataFrame:
@@ -98,7 +101,7 @@ def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: in
     """Make new rows with another filter, from a table that has the raw columns."""
     spread = table.select(*EXCHANGES_RAW.names).repartition(partitions, "connection")
     spread = spread.sortWithinPartitions("connection", "place")
-    return TaskRows(spread, partial(steps.measure_again, keep, choice), table_schema(choice))
+    return TaskRows(spread, partial(steps.events_again, keep, choice), choice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +110,17 @@ class TaskRows:
 
     spread: DataFrame
     """The input rows of the tasks, sorted by connection."""
-    make: Callable[[Batches], Batches]
-    schema: pa.Schema
+    read: _Read
+    """Returns the events of connections. It adds the counts of files to the list."""
+    choice: RowFilter
 
     def table(self) -> DataFrame:
-        return self.spread.mapInArrow(self.make, from_arrow_schema(self.schema))
+        make = partial(_rows, self.read, self.choice)
+        return self.spread.mapInArrow(make, from_arrow_schema(EXCHANGES_RAW))
 
     def parts(self) -> DataFrame:
-        """Return the results that tasks collect from their rows. The rows themselves stay in their task."""
-        return self.spread.mapInArrow(partial(_make_and_collect, self.make), from_arrow_schema(_PARTS))
+        """Return what tasks collect from their connections."""
+        return self.spread.mapInArrow(partial(_collected, self.read, self.choice), from_arrow_schema(_PARTS))
 
 
 def parts_of(table: DataFrame, partitions: int) -> DataFrame:
@@ -175,16 +180,27 @@ def _read(keep: Filter, elsewhere: bool, choice: RowFilter, batches: Batches) ->
                 yield strip_records(found, keep=choice.members > 0)
 
 
-def _measure(
+def _events(
     ports: frozenset[int],
     choice: RowFilter,
     secrets: Secrets | None,
     reader: Callable[[], SpanReader],
     batches: Batches,
-) -> Batches:
+    files: list[FileCounts],
+) -> Iterator[BulkEvent]:
     with reader() as opened:
         found = segments.with_payload(steps.restored(batches, REFERENCES), opened)
-        yield from steps.measure(ports, choice, secrets, found)
+        yield from steps.events(ports, choice, secrets, found, files)
+
+
+def _rows(read: _Read, choice: RowFilter, batches: Batches) -> Batches:
+    files: list[FileCounts] = []
+    return rows(read(batches, files), choice, files)
+
+
+def _collected(read: _Read, choice: RowFilter, batches: Batches) -> Batches:
+    files: list[FileCounts] = []
+    return _parts(groups(read(batches, files), choice, files))
 
 
 def _uses(batches: Batches) -> Batches:
@@ -198,12 +214,12 @@ def _uses(batches: Batches) -> Batches:
         yield pa.record_batch(arrays, schema=_SHUFFLED)
 
 
-def _make_and_collect(make: Callable[[Batches], Batches], batches: Batches) -> Batches:
-    return _collect(make(batches))
+def _collect(batches: Batches) -> Batches:
+    return _parts(group for batch in batches for group in groups_in(batch))
 
 
-def _collect(batches: Iterable[pa.RecordBatch]) -> Batches:
-    for found in collect_part((group for batch in batches for group in groups_in(batch)), _MOST_EVENTS):
+def _parts(groups: Iterable[Group]) -> Batches:
+    for found in collect_part(groups, _MOST_EVENTS):
         rows: list[tuple[Any, ...]]
         parts: list[Collected | None]
         if isinstance(found, Collected):

@@ -101,7 +101,7 @@ def measure(spark: SparkSession, work: Work) -> Collected:
 def _measure(spark: SparkSession, work: Work) -> Collected:
     local = is_local(spark.sparkContext.master)
     cores = spark.sparkContext.defaultParallelism if local else None
-    choice = replace(work.choice, raw=bool(work.parquet or work.topics), errors=bool(work.parquet))
+    choice = replace(work.choice, errors=bool(work.parquet))
     target = read_stored(spark, work.parquet) if work.parquet else None
     runs = 0
     if work.table is None:
@@ -130,7 +130,7 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
         partitions = partitions_for(_stored(table), cores)
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
     keys = None
-    if choice.members and choice.raw:  # what follows reads or writes a table without records
+    if choice.members and (work.parquet or work.topics):  # these need a table, which is without records
         table = table.persist(StorageLevel.DISK_ONLY)
         keys = table.where(f.col("row") == KEYS)
         table = table.where(f.col("row") != KEYS)

@@ -6,13 +6,11 @@ Successive fetches become one event, if each was answered before the next one wa
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 
-import pyarrow as pa
-
 from replay.capture.kafka.exchange import Exchange
 from replay.capture.kafka.exchanges import BulkEvent
 from replay.capture.kafka.pairs import Pairs
-from replay.measure.collected import Collected, collect, groups_in
-from replay.measure.rows import RowFilter, rows
+from replay.measure.collected import Collected, collect
+from replay.measure.rows import RowFilter, groups
 from replay.measure.table import FETCH
 
 
@@ -56,4 +54,4 @@ def in_bulk(exchanges: Sequence[Exchange]) -> Iterator[BulkEvent]:
 
 def collected(events: Sequence[BulkEvent], choice: RowFilter) -> Collected:
     """Return the figures of a report."""
-    return collect(groups_in(pa.Table.from_batches([*rows(events, choice)])))
+    return collect(groups(events, choice))

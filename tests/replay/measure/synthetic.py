@@ -8,7 +8,7 @@ import pyarrow as pa
 from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure.digest import Digest, TopicTotals
 from replay.measure.limits import Starved, VersionFigures
-from replay.measure.table import CODECS, COLUMNS, EXCHANGES, LAST
+from replay.measure.table import CODECS, COLUMNS, EXCHANGES_RAW, LAST
 
 _SECOND = 1_000_000_000
 _START = 1_800_000_000 * _SECOND
@@ -55,9 +55,9 @@ def complete(row: dict[str, Any]) -> dict[str, Any]:
 
 def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     """Return rows as a batch of the table."""
-    columns = {name: [row.get(name, 1) for row in rows] for name in EXCHANGES.names}
+    columns = {name: [row.get(name) for row in rows] for name in EXCHANGES_RAW.names}
     arrays = [
-        CODECS[name].write(column) if name in CODECS else pa.array(column, EXCHANGES.field(name).type)
+        CODECS[name].write(column) if name in CODECS else pa.array(column, EXCHANGES_RAW.field(name).type)
         for name, column in columns.items()
     ]
-    return pa.record_batch(arrays, schema=EXCHANGES)
+    return pa.record_batch(arrays, schema=EXCHANGES_RAW)

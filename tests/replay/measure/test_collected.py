@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from replay.measure.collected import SUMMED, TOP, Collected, Group, collect, collect_part
+from replay.measure.collected import TOP, Collected, collect, collect_part
+from replay.measure.groups import SUMMED, Group
 from replay.measure.limits import WORST
 from replay.measure.racks import broker_rack, client_rack, racks
 from replay.measure.report import About, report

@@ -18,17 +18,18 @@ from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from proxy.__main__ import main
+from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import expand
 from replay.capture.files.spans import SpanReader
 from replay.capture.kafka import exchanges
 from replay.capture.packets import segments
 from replay.capture.packets.tcp import EVERYTHING, Filter
 from replay.measure import command, here, steps
-from replay.measure.collected import Collected
+from replay.measure.collected import Collected, collect
 from replay.measure.floors import NO_FLOORS, Floors
 from replay.measure.here import measure_here
 from replay.measure.racks import NO_RACKS, broker_rack, client_rack, racks
-from replay.measure.rows import RowFilter
+from replay.measure.rows import RowFilter, groups, rows
 from replay.measure.work import Work
 from replay.simulate.captured_response import CapturedResponse
 from replay.simulate.engine import Policy
@@ -95,12 +96,14 @@ FORMS: dict[str, Callable[[Sequence[Frame], int], bytes]] = {
 
 def rows_of_all(work: Work) -> pa.Table:
     """Return the table of captures that `--parquet` would write, made without Spark."""
-    choice = replace(work.choice, raw=True, errors=True, members=0)
+    choice = replace(work.choice, errors=True, members=0)
     found = here.references(work)
     assert found is not None
     with SpanReader(work.sources) as reader:
         batches = segments.with_payload(here.by_connection(found, segments.REFERENCES, "order"), reader)
-        return pa.Table.from_batches(steps.measure(work.keep.ports, choice, work.secrets, batches))
+        files: list[FileCounts] = []
+        events = steps.events(work.keep.ports, choice, work.secrets, batches, files)
+        return pa.Table.from_batches(rows(events, choice, files))
 
 
 def shown(found: Collected | None, choice: RowFilter) -> str:
@@ -108,15 +111,15 @@ def shown(found: Collected | None, choice: RowFilter) -> str:
     return json.dumps(reported(found, choice))
 
 
-def from_table(rows: pa.Table, work: Work) -> str:
+def from_table(stored: pa.Table, work: Work) -> str:
     """Return the report of a table, which is measured again with the options of some work."""
     choice = replace(work.choice, members=0)
     if work.topics:
-        choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, rows.to_batches()))
-    again = steps.measure_again(
-        EVERYTHING, choice, here.by_connection(rows.to_batches(), rows.schema, "place")
-    )
-    return shown(here.collected(again), choice)
+        choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, stored.to_batches()))
+    files: list[FileCounts] = []
+    again = here.by_connection(stored.to_batches(), stored.schema, "place")
+    events = steps.events_again(EVERYTHING, choice, again, files)
+    return shown(collect(groups(events, choice, files)), choice)
 
 
 def plain(work: Work) -> Work:
@@ -127,12 +130,12 @@ def assert_same(work: Work) -> None:
     """Check that the fast and the plain way give the same report, from captures and from their table."""
     with patch.object(exchanges, "WORTH", 1):
         found = shown(measure_here(work), work.choice)
-        rows = rows_of_all(work)
+        stored = rows_of_all(work)
         with patch.object(CapturedResponse, "lists", return_value=False):  # nothing is looked up together
             assert shown(measure_here(plain(work)), work.choice) == found
-            assert rows_of_all(plain(work)) == rows
-            expected = from_table(rows, plain(work))
-    assert from_table(rows, work) == expected
+            assert rows_of_all(plain(work)) == stored
+            expected = from_table(stored, plain(work))
+    assert from_table(stored, work) == expected
     if not work.choice.members:
         assert expected == found
 
@@ -220,8 +223,8 @@ def test_any_traffic_gives_the_same_report(
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
     both = tls(folder) if encrypts else None
-    rows = traffic(consumers)
-    frames = encrypting.frames(rows if both is None else encrypted(begun(rows), both))
+    packets = traffic(consumers)
+    frames = encrypting.frames(packets if both is None else encrypted(begun(packets), both))
     assume(frames)  # what is encrypted needs the beginning
     with ExitStack() as stack:
         for name, value in bounds.items():
@@ -275,7 +278,7 @@ def test_the_gateways_checks_of_an_idle_session_are_predicted(tmp_path: Path, po
     assert saved["always"]["saved_bytes"] - saved["gateway"]["saved_bytes"] == 3 * (466 + 483)
 
 
-@pytest.mark.parametrize("choice", [RowFilter(raw=True), RowFilter(raw=True, members=3)])
+@pytest.mark.parametrize("choice", [RowFilter(), RowFilter(members=3)])
 def test_frames_and_records_by_key_are_the_same(
     choice: RowFilter, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

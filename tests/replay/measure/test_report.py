@@ -9,8 +9,8 @@ import pytest
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import ConnectionEnd
-from replay.measure.collected import GROUPED, SUMMED, Group
 from replay.measure.digest import Digest
+from replay.measure.groups import GROUPED, SUMMED, Group
 from replay.measure.report import About
 from replay.measure.rows import RowFilter
 from replay.report.model import Filters, actual_bytes

@@ -17,12 +17,10 @@ from replay.measure.rows import RowFilter
 from replay.measure.table import (
     CODECS,
     COLUMNS,
-    EXCHANGES,
     EXCHANGES_RAW,
     FETCH,
     FETCH_COLUMNS,
     LAST,
-    RAW_COLUMNS,
     RowWriter,
     connection_ends,
     exchanges,
@@ -52,7 +50,6 @@ EXCHANGE = Exchange(
 
 def test_every_column_says_what_it_holds() -> None:
     assert [column.name for column in COLUMNS] == EXCHANGES_RAW.names
-    assert [*EXCHANGES_RAW.names[: -len(RAW_COLUMNS)], "count"] == EXCHANGES.names
     assert all(field.metadata[b"meaning"] for field in EXCHANGES_RAW)
     assert len(set(EXCHANGES_RAW.names)) == len(COLUMNS)
 
@@ -68,7 +65,7 @@ def test_the_columns_of_a_fetch_are_what_the_engine_tells() -> None:
     ("request_bytes", "response_bytes", "row"), [(7, 9, "exchange"), (7, 0, "request"), (0, 9, "response")]
 )
 def test_a_row_is_of_a_kind(request_bytes: int, response_bytes: int, row: str) -> None:
-    writer = RowWriter(raw=False)
+    writer = RowWriter()
     writer.exchange(
         dataclasses.replace(EXCHANGE, request_bytes=request_bytes, response_bytes=response_bytes), 5
     )
@@ -79,7 +76,7 @@ def test_a_row_is_of_a_kind(request_bytes: int, response_bytes: int, row: str) -
 
 
 def test_what_was_cut_is_not_stored_and_comes_back_as_zeros() -> None:
-    writer = RowWriter(raw=True)
+    writer = RowWriter()
     writer.exchange(EXCHANGE, 0)
     batch = writer.drain()
     (row,) = batch.to_pylist()
@@ -94,7 +91,7 @@ def test_what_was_cut_is_not_stored_and_comes_back_as_zeros() -> None:
 
 def test_errors_are_stored_and_frames_of_other_apis_are_not() -> None:
     def written(exchange: Exchange) -> tuple[dict[str, Any], Exchange | ConnectionEnd]:
-        writer = RowWriter(raw=True, errors=True)
+        writer = RowWriter(errors=True)
         writer.exchange(exchange, 0)
         batch = writer.drain()
         (row,), (again,) = batch.to_pylist(), exchanges(batch)
@@ -131,7 +128,7 @@ def test_contents_of_records_are_not_stored(size: int) -> None:
     fetch = dataclasses.replace(
         EXCHANGE, api_key=FETCH, api_version=11, response=[frame[:100], memoryview(frame)[100:]]
     )
-    writer = RowWriter(raw=True)
+    writer = RowWriter()
     writer.exchange(fetch, 0)
     batch = writer.drain()
     (row,) = batch.to_pylist()
@@ -144,7 +141,7 @@ def test_contents_of_records_are_not_stored(size: int) -> None:
 
 
 def test_a_writer_is_full_by_rows_or_by_bytes() -> None:
-    rows, heavy = RowWriter(raw=False), RowWriter(raw=True)
+    rows, heavy = RowWriter(), RowWriter()
     told = []
     for _ in range(4096):
         rows.exchange(EXCHANGE, 0)
@@ -159,7 +156,7 @@ def test_a_writer_is_full_by_rows_or_by_bytes() -> None:
 def test_details_come_back_with_the_kind_of_their_row() -> None:
     end = ConnectionEnd(connection="c", client="a:1", broker="b:2", gaps=2, topics={b"\x01" * 16: "events"})
     summary, counts = Digest("c").summary(end), FileCounts(file="f", link_types={1: 2}, stretches=[[3, 4]])
-    writer = RowWriter(raw=False)
+    writer = RowWriter()
     writer.exchange(EXCHANGE, 0)
     writer.detail("connection", summary, end)
     writer.detail("file", counts)
@@ -189,7 +186,7 @@ def comparable(event: Exchange | ConnectionEnd) -> Exchange | ConnectionEnd:
 @pytest.mark.slow
 def test_real_captures_come_back_from_their_table() -> None:
     captures = sorted(CAPTURES.glob("*.pcap"))
-    made = table(RowFilter(raw=True), *captures)
+    made = table(RowFilter(), *captures)
     keyed = made.sort_by([("connection", "ascending"), ("place", "ascending")])
     again = [event for batch in keyed.to_batches() for event in exchanges(batch)]
     first = sorted(all_events(), key=lambda one: one.connection)

@@ -12,11 +12,11 @@ from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import expand
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.packets.tcp import EVERYTHING
-from replay.measure.collected import collect, groups_in
+from replay.measure.collected import collect
 from replay.measure.here import measure_here
 from replay.measure.racks import NO_RACKS, Racks, broker_rack, client_rack, racks
 from replay.measure.report import About, report
-from replay.measure.rows import RowFilter, file_rows, rows
+from replay.measure.rows import RowFilter, groups
 from replay.measure.work import Work
 from replay.measure.zone_moves import latency
 from replay.report.model import Filters, Report
@@ -118,8 +118,7 @@ def told(
 ) -> Report:
     choice = RowFilter(racks=named, clients=frozenset(filters["clients"]))
     events = [event for talk in talks for event in talk.end()]
-    batches = [*rows(events, choice), file_rows(files, choice)]
-    found = collect([group for batch in batches for group in groups_in(batch)])
+    found = collect(groups(events, choice, files))
     return report(found, About(version="0", policy="gateway", filters=filters, racks=named))
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from replay.measure.spark.jobs import collected, parts_of
 from replay.measure.spark.session import session
-from replay.measure.table import EXCHANGES
+from replay.measure.table import EXCHANGES_RAW
 from tests.replay.measure.synthetic import batch_of, complete, connection_rows
 
 _TASKS: Final = 64
@@ -24,7 +24,7 @@ _TASKS: Final = 64
 
 def many_connections(spark: SparkSession, connections: int, tasks: int) -> DataFrame:
     """Return a table with `connections` connections, which as many `tasks` make."""
-    return spark.range(0, connections, 1, tasks).mapInArrow(_rows, from_arrow_schema(EXCHANGES))
+    return spark.range(0, connections, 1, tasks).mapInArrow(_rows, from_arrow_schema(EXCHANGES_RAW))
 
 
 def _rows(ids: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
