@@ -103,7 +103,9 @@ def rows_of_all(work: Work) -> pa.Table:
         batches = segments.with_payload(here.by_connection(found, segments.REFERENCES, "order"), reader)
         files: list[FileCounts] = []
         events = steps.events(work.keep.ports, choice, work.secrets, batches, files)
-        return pa.Table.from_batches(rows(events, choice, files))
+        # The row of a fetch may come after rows of later places, and tables are read by place.
+        made = pa.Table.from_batches(rows(events, choice, files))
+    return made.sort_by([("connection", "ascending"), ("place", "ascending")])
 
 
 def shown(found: Collected | None, choice: RowFilter) -> str:
