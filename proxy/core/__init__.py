@@ -3,8 +3,9 @@
 The shell that calls it is `net/link.py`. A fetch there and back:
 
 1. `FastPath.request` gets the client's bytes first, and sends the frames that fit the plan of an earlier
-   exchange. Then the steps up to 5 are left out. `Connection.receive_client` gets the other bytes, which
-   `Framer` cuts into frames: bytes that wait for the rest of a frame stay there.
+   exchange: it queues their `InFlight`, with the plan as handler, and steps 2 to 5 are left out.
+   `Connection.receive_client` gets the other bytes, which `Framer` cuts into frames: bytes that wait for the
+   rest of a frame stay there.
 2. `ClientSide._frame` shows each request to the stages (`Stage.on_frame`). If none has used it,
    `ClientSide.process` handles it. A fetch goes through `ClientSide._fetch` and `Stage.before_fetch`, and
    becomes a `ClientFetch` and an `InFlight`, the place of its response in the `ResponseQueue`.

@@ -1,7 +1,8 @@
 """Reports about a client connection: an *event* for each rare incident, and a *tally* that counts fetches.
 
 Log lines, metrics and the dashboard's state are all made from events and tallies. An object for each fetch
-would cost more than the fetch itself, so fetches are only counted.
+would cost more than the fetch itself, so fetches are only counted. A new count of fetches or responses is a
+parameter of `SideTally.add_fetches` or `add_responses`: the core, plans and features call both.
 """
 
 from collections import Counter

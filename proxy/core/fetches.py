@@ -73,14 +73,14 @@ class Fetches(SessionKeeper):
         # Before the decision, which asks whether the client has sessions of its own.
         if self.eligibility.observe(fetch):
             self.session.adopt(self.eligibility.given)
-        way = self._decide(client_fetch, fetch)
+        decision = self._decide(client_fetch, fetch)
         self.settle_memory()
-        if type(way) is not Reason:
+        if type(decision) is not Reason:
             self.state.decided = None
-            self._send(request, *way)
+            self._send(request, *decision)
             return
-        self.state.decided = way
-        self._pass(request, client_fetch, way)
+        self.state.decided = decision
+        self._pass(request, client_fetch, decision)
         # With a table there is no plan: the bytes of forwarded fetches are added up (`Savings.passed`).
         session = self.session
         if (
@@ -90,11 +90,12 @@ class Fetches(SessionKeeper):
             and not self.eligibility.responses_are_full
             and all(stage.repeats(_FETCH, request.version) for stage in self.state.stages)
         ):
-            plans.fetch = ForwardPlan.of(self, original, fetch, way)
+            plans.fetch = ForwardPlan.of(self, original, fetch, decision)
 
     def steady(self) -> FetchTemplate | None:
         """Return the template of the fetches that continue the session while only their entries change.
 
+        For what takes several of them at once, such as the computation from captures. The gateway uses plans.
         None if the next fetch needs another decision, or if its response does not only bring new entries for
         a table in which all partitions are described. Then `request` must process it.
         """

@@ -202,8 +202,8 @@ class EntryTemplate:
 class RequestPlan(Handler):
     """A plan for requests that are forwarded unchanged, and whose responses are forwarded unchanged.
 
-    The plan is the handler of all matching requests, until their responses begin. They have the same bytes
-    after the correlation id (`prefix`).
+    The plan is the handler of all matching requests, until their responses begin. They have the same header
+    after the correlation id (`prefix`), in Produce also the same fields up to acks. The rest may differ.
     """
 
     __slots__ = (
@@ -468,7 +468,11 @@ class Plans:
     def learn_response(
         self, request: FetchRequest | None, frame: bytes, version: int, walk: FetchResponseWalk
     ) -> None:
-        """Note a complete response to a fetch that was forwarded unchanged."""
+        """Note a complete response to a fetch that was forwarded unchanged.
+
+        `walk.errors` has only the codes that a stage asks for. Other errors may stand in what is noted: they
+        are forwarded unchanged.
+        """
         special = (
             walk.record_bytes
             or walk.throttle_time_ms

@@ -133,7 +133,10 @@ class SessionKeeper:
             self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
 
     def look_quietly(self, now: float) -> bool:
-        """Do what `look` does if no check is due. Otherwise change nothing, and return False."""
+        """Do what `check_if_due` does, if no check is due. Otherwise change nothing, and return False.
+
+        For what takes several fetches of the session at once, as `Fetches.steady`.
+        """
         if now >= self._check_due_at or not self.session.expected.advances(self.session.table):
             return False
         self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)

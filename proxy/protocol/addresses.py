@@ -1,8 +1,8 @@
 """Rewrites the addresses of brokers in responses, so that clients stay on the gateway's listeners.
 
-Hosts, ports, and the counts and sizes that depend on them are replaced; for a coordinator that is left out,
-its node id and error code, too. All other bytes stay unchanged, even unknown tags. Responses that are not in
-`schemas.ADDRESSED` are not rewritten, except for the tag node_endpoints of Fetch (`rewrite_endpoints`).
+`_edits` replaces hosts, ports, and the counts and sizes that depend on them; for a coordinator that is left
+out, its node id and error code, too. All other bytes stay unchanged, even unknown tags. Only the responses in
+`schemas.ADDRESSED` are rewritten, and the tag node_endpoints of Fetch (`rewrite_endpoints`).
 """
 
 from collections.abc import Callable, Iterator

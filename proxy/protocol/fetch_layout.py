@@ -3,7 +3,7 @@
 All entries of a request without tags have the same size. All entries of a response without records, aborted
 transactions and tags have the same size, too. So entries are processed as numpy arrays of fixed-size items
 over the received bytes. Tags have no fixed size: `_TopicsWalk` in `fetch_request.py` and `FetchResponseWalk`
-find them.
+find them. A new version begins here, with `MAX_VERSION`.
 """
 
 import re

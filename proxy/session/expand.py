@@ -1,7 +1,8 @@
 """Expands a session's response to the response that a broker would have sent without a session.
 
-It has an entry for each requested partition, in the order of the request; entries with errors of
-`FOUND_BEFORE_READING` are last. The entry is the broker's, or the cached one if the broker sent none.
+It has an entry for each requested partition, in the order of the request (`_order`; `Rotation` for the lists
+that it knows). Entries with errors of `FOUND_BEFORE_READING` are last. The entry is the broker's, or the
+cached one if the broker sent none.
 """
 
 from collections.abc import Sequence
