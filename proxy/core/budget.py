@@ -138,9 +138,10 @@ class Budget:
 class RequestBudget:
     """The bytes that all connections have reserved for requests.
 
-    The memory is used for incomplete requests, for the partitions that fetches list, and for produce requests
-    that may be retried. Responses have a separate limit, because clients that stop in the middle of a request
-    must not make brokers wait. If there is no room, a fetch is forwarded as it arrives, without a session.
+    The memory is used for incomplete requests, and for the partitions that fetches list. The server sets the
+    limit: one of `REQUESTS_PART` parts of --max-inflight-bytes. Responses have a separate limit, because
+    clients that stop in the middle of a request must not make brokers wait. If there is no room, a fetch is
+    forwarded as it arrives, without a session.
     """
 
     __slots__ = ("limit", "total")

@@ -115,6 +115,7 @@ class ExpandedFetch(SentFetch):
     # The client's response
 
     def _expanded(self) -> list[Buffer]:
+        """Return the client's response, made of the broker's complete one, or [] to send the fetch again."""
         keeper, walk, session = self._keeper, self.walk, self._keeper.session
         plans = keeper.state.plans
         if walk is not None:

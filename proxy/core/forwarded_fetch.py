@@ -314,6 +314,7 @@ class ForwardPlan(FetchPlan):
         return self._keeper.around(request, client_fetch).put(handler)
 
     def count(self, tally: Tally, meter: Meter) -> None:
+        # These follow from the number of fetches, so `request` and `answer` do not keep them.
         self._sent, self._requested = self._asked * self._sent_size, self._asked * self.partitions
         self._told, self._told_partitions = self._received, self._answered
         super().count(tally, meter)

@@ -258,9 +258,9 @@ class RequestPlan(Handler):
 
 
 class FetchPlan(Handler):
-    """A plan for fetches: a `ForwardPlan`, or a `SessionPlan`.
+    """A plan for fetches: a `ForwardPlan`, or a `SessionPlan`. It is made from a matching fetch.
 
-    `sent` is a matching fetch with the changes of the stages.
+    `sent` is this fetch with the changes of the stages.
     """
 
     __slots__ = (
@@ -308,6 +308,7 @@ class FetchPlan(Handler):
         self.version = sent.layout.version
         self.partitions = sent.partitions
         self.wait = max(sent.max_wait_ms, 0) / 1e3
+        # The first generation ends the plan. `begin` gives the second to the fetch, which may make a plan.
         self._limits, self._options_generation = plans.limits, plans.limits.generation
         self._plans_generation = plans.generation
         self._plans, self._measured = plans, plans.measured

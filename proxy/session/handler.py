@@ -142,7 +142,10 @@ class FetchSessionHandler:
         return Rotated(rotation.delta(frame, altered, (self.session_id, self.epoch)), first, altered)
 
     def incremental(self, fetch: FetchRequest, listing: Listing) -> Incremental | None:
-        """Return the incremental form of a fetch, or None if `compare` returns None."""
+        """Return the incremental form of a fetch, or None if `compare` returns None.
+
+        `compare` decides what the form adds, alters and forgets. `Rotation.delta` makes the same frame.
+        """
         delta = self.compare(listing)
         if delta is None:
             return None

@@ -2,7 +2,8 @@
 
 librdkafka rotates its list: each fetch starts one partition later, and continues with the first partition
 after the last one. Such a fetch is compared as bytes, and its response is copied in two pieces, without
-reordering columns. The result is the same as that of `handler` and `expand`, which work for any list.
+reordering columns. The result is the same as that of `handler` and `expand`, which work for any list: what
+changes in the frame to the broker changes in `Rotation` and in `FetchSessionHandler.incremental`.
 """
 
 from collections.abc import Sequence
