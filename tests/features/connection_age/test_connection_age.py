@@ -36,7 +36,7 @@ from tests.shell import (
 class Link:
     """What the feature uses of a link."""
 
-    core: Any = field(default_factory=lambda: SimpleNamespace(status=lambda: SimpleNamespace(longest_wait=5)))
+    core: Any = field(default_factory=lambda: SimpleNamespace(state=SimpleNamespace(longest_wait=5)))
     may_end: bool = True
     ended: list[float] = field(default_factory=list)
     """Within how many seconds it was told to end, each time."""
