@@ -42,8 +42,8 @@ MOST_BYTES: Final = 400_000
 """The maximum number of record bytes in a response. From 1 MiB on, the gateway forwards all entries, which
 would be an intended difference."""
 OUTSIDE: Final = (8 * IDS_PER_SHARD, 2**31 - 1, -IDS_PER_SHARD)
-"""Session ids that belong to no shard. For such an id a broker throws an exception, and responds with error
--1 (case 96)."""
+"""Session ids that belong to no shard. A broker with shards (3.8 or later) throws an exception for them, and
+responds with error -1 (case 96). One without shards responds with error 70, as for any unknown id."""
 
 
 @dataclass
@@ -92,10 +92,6 @@ class Held:
     epoch: int = 1
     aged: bool = False
     """Whether the session was old enough to be evicted when it was last used."""
-
-    @property
-    def shard(self) -> int:
-        return self.ids[0] // IDS_PER_SHARD
 
     def apply(self, request: FetchRequest, now: float) -> None:
         """Apply an incremental fetch to the session."""
@@ -158,6 +154,7 @@ class Steps(Requests):
                 side.live.create_topic(name, count)
             side.topic_ids = {name: side.live.topic_id(name) for name in TOPICS}
         self.ids = self.expected.topic_ids | {UNKNOWN: self.chance.randbytes(16)}
+        self.newest = self.expected.live.fetch_versions[1]
         self.gone = False
         self.ends: Counter[tuple[str, int]] = Counter()
         self.starts: Counter[tuple[str, int]] = Counter()
@@ -247,7 +244,7 @@ class Steps(Requests):
         if self.chance.random() < 0.02:
             client.reconnect()
         if self.chance.random() < 0.04:
-            client.version = self.chance.randint(client.lowest, 18)
+            client.version = self.chance.randint(client.lowest, self.newest)
         now = time.monotonic() * 1000
         if self._is_near_an_age(now):
             self.counts["waits"] += 1
@@ -274,11 +271,11 @@ class Steps(Requests):
             held = client.held
             if held is None or not held.aged:
                 continue
-            if (held.shard, len(held.partitions)) in seen:
+            if len(held.partitions) in seen:
                 self._exchange(client, self._request(client, (), session=(0, -1)), held.ids)
                 client.held = None
             else:
-                seen.add((held.shard, len(held.partitions)))
+                seen.add(len(held.partitions))
 
     def _fetch(self, client: Client, now: float) -> None:
         held = client.held
@@ -296,6 +293,7 @@ class Steps(Requests):
             # What is full and names no session may go in the gateway's own one, whatever the id.
             epoch = self.chance.choice([epoch, 1, 2] if number in OUTSIDE else [epoch, 1, 2, -1])
             ids = (number, number)
+            self.counts["outside"] += number in OUTSIDE
         # Not (0, 0) while it has a session: who makes sessions and uses none gets no more (section 6.7).
         forget = self._forgets(client) if epoch > 0 and not client.steady else []
         request = self._request(client, self._wants(client), session=(0, epoch), forget=forget)
@@ -407,8 +405,6 @@ class Steps(Requests):
             self.counts["sessions" if told.session_id else "refused"] += 1
             if told.session_id:
                 client.held = Held(self.told_ids, now, now, listed(request), client.version)
-                shards = [session_id // IDS_PER_SHARD for session_id in self.told_ids]
-                assert shards[0] == shards[1]
         elif own and held is not None and told.error_code == 106 and self.chance.random() < 0.7:
             client.version = held.version
         elif own and held is not None and epoch == held.epoch and not told.error_code:
