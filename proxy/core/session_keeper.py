@@ -122,6 +122,9 @@ class SessionKeeper:
         """Set the times of the session's next regular check, and of the next call of `check_if_due`."""
         suspect, now = self.state.tally.sessions_lost[Loss.LEFT_OUT], self.state.now
         self._check_due_at = now + (SUSPECT_SECONDS if suspect else CHECK_SECONDS)
+        self._look_later(now)
+
+    def _look_later(self, now: float) -> None:
         self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
 
     def check_if_due(self, fetch: FetchRequest) -> None:
@@ -130,7 +133,7 @@ class SessionKeeper:
         if self.session.waits() or now >= self._check_due_at:
             self._check(fetch)
         else:
-            self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
+            self._look_later(now)
 
     def look_quietly(self, now: float) -> bool:
         """Do what `check_if_due` does, if no check is due. Otherwise change nothing, and return False.
@@ -139,7 +142,7 @@ class SessionKeeper:
         """
         if now >= self._check_due_at or not self.session.expected.advances(self.session.table):
             return False
-        self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
+        self._look_later(now)
         return True
 
     def _check(self, fetch: FetchRequest) -> None:
