@@ -21,6 +21,7 @@ MAX_LINE: Final = 160
 LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 CODE_BLOCK: Final = re.compile(r"^```[\s\S]*?^```$|^ {4,}\S.*$", re.MULTILINE)
 MAX_WORDS: Final = 20_000
+MAX_CHANGELOG_WORDS: Final = 2_500
 CODE: Final = ("proxy", "replay", "tests", "tools")
 FILE: Final = re.compile(r"`((?:proxy|replay|tests|tools|docs|captures)/[\w./-]*)")
 TEST: Final = re.compile(r"\btests/[\w./]+|\btest_\w+")
@@ -130,6 +131,10 @@ def test_what_users_need_to_read_is_no_more_than_20_000_words() -> None:
     for page in (ROOT / "docs" / "users").rglob("*.md"):
         words += len(re.findall(r"\S*\w\S*", LINK.sub("]", CODE_BLOCK.sub("", text(page)))))
     assert words <= MAX_WORDS
+
+
+def test_the_changelog_is_short_enough_to_be_read() -> None:
+    assert len(text(ROOT / "CHANGELOG.md").split()) <= MAX_CHANGELOG_WORDS
 
 
 def test_only_pages_for_developers_name_tests() -> None:
