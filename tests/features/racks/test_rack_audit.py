@@ -1,4 +1,4 @@
-"""Bytes with brokers are counted by zone: the rules of docs/developers/zones.md, by their numbers."""
+"""Bytes with brokers are counted by zone ("The audit" in docs/developers/zones.md)."""
 
 import asyncio
 import json

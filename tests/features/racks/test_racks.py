@@ -1,4 +1,4 @@
-"""The racks of brokers and their zones: rules 1 and 6 of docs/developers/zones.md."""
+"""The racks of brokers and their zones ("The audit" in docs/developers/zones.md)."""
 
 import pytest
 
