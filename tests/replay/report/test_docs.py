@@ -13,7 +13,6 @@ from replay.report.model import Net, NetBetweenZones, NetRow, Report, SidecarNee
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = "".join((DOCS / folder / "report.md").read_text() for folder in ("users", "reference"))
-DESIGN = (DOCS / "developers" / "design.md").read_text()
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
 
 
@@ -29,9 +28,7 @@ def test_each_key_of_the_report_is_documented(key: str) -> None:
 
 @pytest.mark.parametrize("kind", [Net, NetBetweenZones, NetRow, SidecarNeed])
 def test_each_field_of_the_net_sum_is_documented(kind: type) -> None:
-    fields = get_type_hints(kind)
-    assert fields.keys() <= CODE
-    assert all(f'"{field}"' in DESIGN for field in fields)
+    assert get_type_hints(kind).keys() <= CODE
 
 
 @pytest.mark.parametrize(
