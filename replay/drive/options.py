@@ -52,7 +52,12 @@ def _above_0(text: str) -> float:
 
 
 def _speed(text: str) -> float | None:
-    return None if text == "max" else _above_0(text)
+    if text == "max":
+        return None
+    try:
+        return _above_0(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; max is as fast as responses come") from None
 
 
 def _duration(text: str) -> float:

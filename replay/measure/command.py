@@ -129,7 +129,7 @@ def _run(options: MeasureOptions, console: Console) -> int:
         sys.stderr.write(printable(f"{problem['file']}: {problem['problem']}") + "\n")
     if failed:
         return EXIT_FAILED
-    nothing = not (result["input"]["connections"] or result["fetch"]["actual"]["requests"])
+    nothing = not result["fetch"]["actual"]["requests"]
     return EXIT_PARTLY if problems or nothing or untold(result) else 0
 
 

@@ -16,7 +16,7 @@
 
 `Broker(version, *, properties, listeners, node_id, port, heap)`:
 
-- `version`: 4.3.0 by default. 1.0.2, 1.1.1, 2.4.1, 2.8.2, 3.7.2, 3.9.1 and 4.1.0 were tested as well.
+- `version`: 4.3.0 by default. 1.0.2, 1.1.1, 2.4.1, 2.8.2, 3.7.2, 3.9.1, 4.1.0 and 4.4.0 were tested as well.
 - `properties`: settings of server.properties that replace or add to those made here
   (`{"max.incremental.fetch.session.cache.slots": 8}`). None as a value removes a setting.
 - `listeners`: more listeners by name, each with the `(host, port)` that it advertises (None: its own).

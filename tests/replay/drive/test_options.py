@@ -50,7 +50,7 @@ def test_a_value_is_read(name: str, text: str, expected: object) -> None:
     [
         ("target", "kafka", "'kafka' has no port; write HOST:PORT"),
         ("rate", "inf", "'inf' must be above 0"),
-        ("speed", "fast", "'fast' is not a number"),
+        ("speed", "fast", "'fast' is not a number; max is as fast as responses come"),
         ("speed", "nan", "'nan' must be above 0"),
         ("max_wait", "inf", "'inf' is not a time; give milliseconds"),
         ("max_wait", "600h", "'600h' is too large for a fetch; the largest value is 2147483647"),
