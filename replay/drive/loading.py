@@ -10,6 +10,7 @@ from replay.capture.files.secrets import load as load_secrets
 from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections
+from replay.capture.kafka.pairing import Keep
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import Filter
 from replay.drive.options import DriveOptions
@@ -44,9 +45,8 @@ def _items(options: DriveOptions, problems: list[str]) -> Iterator[Exchange | Co
     secrets, left_out = load_secrets(options.keylog, sources)
     problems += left_out
     ports = frozenset(options.port)
-    connections = Connections(
-        ports=ports, keep_requests=True, responses=READ | SCHEMAS.keys(), secrets=secrets
-    )
+    keep = Keep(requests=True, responses=READ | SCHEMAS.keys())
+    connections = Connections(ports=ports, keep=keep, secrets=secrets)
     for share in plan(sources, _ONE_SHARE):
         for batch in read(share, Filter(ports=ports)):
             for file in _files(batch):

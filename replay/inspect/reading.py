@@ -9,6 +9,7 @@ from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import Source, TaskInput, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections, payloads
+from replay.capture.kafka.pairing import Keep
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
@@ -25,7 +26,8 @@ _PROGRESS_AFTER: Final = 1.0
 def inspect(sources: list[Source], ports: frozenset[int], secrets: Secrets | None = None) -> Inspection:
     """Read captures and count their contents."""
     inspection = Inspection(ports)
-    connections = Connections(ports=ports, responses=frozenset(), secrets=secrets, hold=True)
+    keep = Keep(responses=frozenset())
+    connections = Connections(ports=ports, keep=keep, secrets=secrets, hold=True)
     with _Progress(sum(max(source.size, 0) for source in sources)) as progress:
         for share in plan(sources, _WHOLE):
             for event in _events(share, connections, Filter(ports=ports), inspection, progress):

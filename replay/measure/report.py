@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from replay.capture.files.counts import unread_packets
-from replay.capture.kafka.exchanges import ConnectionEnd
+from replay.capture.kafka.exchange import ConnectionEnd
 from replay.capture.tls import reasons
 from replay.measure import sums
 from replay.measure.collected import Collected

@@ -14,7 +14,8 @@ from proxy.session.partitions import PartitionTable
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.both_sides import Sample
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import BulkEvent, Pairs
+from replay.capture.kafka.exchanges import BulkEvent
+from replay.capture.kafka.pairs import Pairs
 from replay.measure.digest import Digest
 from replay.measure.floors import NO_FLOORS, Floors
 from replay.measure.groups import Group, GroupWriter

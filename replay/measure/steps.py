@@ -4,9 +4,7 @@ Batches are sorted by `connection`, and within a connection by `order` or `place
 """
 
 import ipaddress
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, groupby
-from operator import itemgetter
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -15,8 +13,9 @@ import pyarrow.compute as pc
 from proxy.protocol.api import ApiKey
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import READ
-from replay.capture.kafka.exchanges import BulkEvent, Event, earlier_uses, read_exchanges, read_in_bulk
-from replay.capture.packets.segments import SEGMENTS, connection_key
+from replay.capture.kafka.exchanges import BulkEvent, read_in_bulk
+from replay.capture.kafka.pairing import Keep
+from replay.capture.packets.segments import SEGMENTS, connection_key, connections_in
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
 from replay.measure.rows import RowFilter
@@ -36,27 +35,18 @@ def events(
     files: list[FileCounts],
 ) -> Iterator[BulkEvent]:
     """Yield the events of connections for SEGMENTS. Add the counts of files among them to `files`."""
-    groups, responses = choice.members > 0, _EVERY if choice.errors else READ
+    keep = Keep(responses=_EVERY if choice.errors else READ, groups=choice.members > 0)
     if choice.without:
         keys = {connection_key(*ends_of(name)) for name in choice.without}
         batches = _leave_out(keys, batches)
-    if not choice.plain:
-        return read_in_bulk(
-            batches,
-            ports=ports,
-            responses=responses,
-            groups=groups,
-            secrets=secrets,
-            on_files=lambda run: files.extend(_files_in_segments(run)),
-        )
-
-    def of_connection(_: bytes, own: Batches) -> Iterable[BulkEvent]:
-        uses, rest = _used(own)
-        return read_exchanges(
-            rest, ports=ports, responses=responses, groups=groups, uses=uses, secrets=secrets
-        )
-
-    return _events(batches, files, _files_in_segments, of_connection)
+    return read_in_bulk(
+        batches,
+        ports=ports,
+        keep=keep,
+        secrets=secrets,
+        plain=choice.plain,
+        on_files=lambda run: files.extend(map(FileCounts.from_json, run.column("payload").to_pylist())),
+    )
 
 
 def events_again(
@@ -64,12 +54,11 @@ def events_again(
 ) -> Iterator[BulkEvent]:
     """Yield the events of a table that is measured again, with another filter. `files` is as in `events`."""
     without = set(map(ends_of, choice.without))
-
-    def of_connection(connection: str, own: Batches) -> Iterable[Event]:
-        wanted = _wanted(keep, connection) and ends_of(connection) not in without
-        return (event for run in own for event in exchanges(run)) if wanted else ()
-
-    return _events(batches, files, _files_in_table, of_connection)
+    for connection, run in _runs(batches):
+        if not connection:
+            files.extend(filter(None, CODECS["file_counts"].read(run.column("file_counts"))))
+        elif _wanted(keep, connection) and ends_of(connection) not in without:
+            yield from exchanges(run)
 
 
 def topic_ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> frozenset[bytes]:
@@ -91,48 +80,10 @@ def restored(batches: Batches, schema: pa.Schema = SEGMENTS) -> Batches:
             yield restore_records(batch, schema)
 
 
-def _connections(batches: Batches) -> Iterator[tuple[Any, Batches]]:
-    """Yield each connection and its batches. Spark could group rows, but needs 4 ms of CPU for a group."""
-    for key, runs in groupby(_runs(batches), key=itemgetter(0)):
-        yield key, (run for _, run in runs)
-
-
 def _runs(batches: Batches) -> Iterator[tuple[Any, pa.RecordBatch]]:
     for batch in batches:
-        runs = pc.run_end_encode(batch.column("connection"))
-        begin = 0
-        for key, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            yield key, batch.slice(begin, end - begin)
-            begin = end
-
-
-def _used(own: Batches) -> tuple[int, Batches]:
-    """Return the number in the row with `uses_of_ports` (0 without such a row), and the other rows."""
-    first = next(own)
-    uses = earlier_uses(first, 0)
-    return uses or 0, chain((first if uses is None else first.slice(1),), own)
-
-
-def _files_in_segments(run: pa.RecordBatch) -> Iterable[FileCounts]:
-    return map(FileCounts.from_json, run.column("payload").to_pylist())
-
-
-def _files_in_table(run: pa.RecordBatch) -> Iterable[FileCounts]:
-    return filter(None, CODECS["file_counts"].read(run.column("file_counts")))
-
-
-def _events(
-    batches: Batches,
-    files: list[FileCounts],
-    files_in: Callable[[pa.RecordBatch], Iterable[FileCounts]],
-    events_of: Callable[[Any, Batches], Iterable[BulkEvent]],
-) -> Iterator[BulkEvent]:
-    for key, own in _connections(batches):
-        if key:
-            yield from events_of(key, own)
-        else:
-            for run in own:
-                files.extend(files_in(run))
+        for connection, begin, end in connections_in(batch):
+            yield connection, batch.slice(begin, end - begin)
 
 
 def ends_of(connection: str) -> tuple[str, str]:

@@ -33,6 +33,7 @@ from replay.capture.files.secrets import load
 from replay.capture.files.sources import InputError, Source, TaskInput, check_seen, expand, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections
+from replay.capture.kafka.pairing import Keep
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
@@ -42,7 +43,7 @@ _LEAST: Final = 16 << 20
 """The number of bytes of captures for which one more Spark task is worth starting."""
 _OPTIONS: Final = ("keylog", "partitions", "ports")
 _WHOLE: Final = 1 << 62
-_ALL: Final = frozenset(ApiKey)
+_KEPT: Final = Keep(requests=True, responses=frozenset(ApiKey))
 _OF_LOAD: Final = frozenset({"path", "paths"})
 """The options that have the paths. Spark puts the arguments of `load` among the options."""
 
@@ -118,7 +119,7 @@ class KafkaPcapReader(DataSourceReader):
 def _events(
     shares: Iterable[TaskInput], keep: Filter, secrets: Secrets | None = None
 ) -> Iterator[Exchange | ConnectionEnd]:
-    connections = Connections(ports=keep.ports, keep_requests=True, responses=_ALL, secrets=secrets)
+    connections = Connections(ports=keep.ports, keep=_KEPT, secrets=secrets)
     for share in shares:
         for batch in read(share, keep):
             yield from connections.feed(batch)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import read_exchanges
+from replay.capture.kafka.exchanges import Connections
 from replay.capture.packets.segments import read
 from replay.measure.collected import Collected, collect
 from replay.measure.groups import SUMMED, Group
@@ -42,7 +42,8 @@ def connections(*captures: Path) -> Iterator[list[Exchange | ConnectionEnd]]:
     """Return the events of each pair of ports."""
     for key, found in _batches(captures).items():
         if key:
-            yield list(read_exchanges(iter(found)))
+            own = Connections()
+            yield [*(event for batch in found for event in own.feed(batch)), *own.end()]
 
 
 def table(choice: RowFilter, *captures: Path) -> pa.Table:

@@ -214,7 +214,7 @@ def _packets(data: bytes) -> None:
         link=np.full(count, link, np.int64),
     )
     counts = FileCounts(file="fuzz")
-    connections = Connections(keep_requests=True)
+    connections = Connections(keep=Keep(requests=True))
     for batch in split(runs(window, decode(window, records, EVERYTHING, counts), 0)):
         for event in connections.feed(batch):
             repr(event)

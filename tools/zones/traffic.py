@@ -13,6 +13,7 @@ from proxy.protocol.primitives import ProtocolError
 from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import Exchange
 from replay.capture.kafka.exchanges import Connections
+from replay.capture.kafka.pairing import Keep
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import Filter
 
@@ -76,7 +77,7 @@ def traffic(folder: Path, nodes: Mapping[int, int | None]) -> dict[str, Traffic]
 
 
 def _fetches(folder: Path, ports: frozenset[int]) -> Iterator[Exchange]:
-    connections = Connections(ports=ports, responses=frozenset({ApiKey.FETCH}))
+    connections = Connections(ports=ports, keep=Keep(responses=frozenset({ApiKey.FETCH})))
     for share in plan(expand([str(folder)]), _ALL):
         for batch in read(share, Filter(ports=ports)):
             for event in connections.feed(batch):

@@ -82,8 +82,7 @@ class Exchange:
     """Whether a response is expected. False for Produce with acks=0, because brokers send no response to
     it."""
     group: str = ""
-    """The consumer group that the request names. Empty if it names none, or if groups are not read
-    (`groups` in `read_exchanges`)."""
+    """The consumer group that the request names. Empty if it names none, or if groups are not kept."""
     errors: Mapping[int, int] | None = None
     """How often the response has each error code. Only known if the exchange comes from a stored table."""
 

@@ -9,27 +9,15 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from replay.capture.kafka.connection import NO_REQUESTS, CapturedConnection
-from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
-from replay.capture.kafka.pairing import Keep
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.pairing import KEPT, Keep
 from replay.capture.kafka.pairs import LEAST, WORTH, Pairs, Stretches
 from replay.capture.kafka.whole import WholeConnections
-from replay.capture.packets.segments import bytes_of, endpoints, ports_of
+from replay.capture.packets.segments import bytes_of, connections_in, endpoints, ports_of
 from replay.capture.packets.tcp import SYN
 from replay.capture.tls.keylog import Secrets
-
-__all__ = [
-    "BulkEvent",
-    "ConnectionEnd",
-    "Connections",
-    "Event",
-    "Exchange",
-    "Pairs",
-    "read_exchanges",
-    "read_in_bulk",
-]
 
 Event: TypeAlias = Exchange | ConnectionEnd
 BulkEvent: TypeAlias = Event | Pairs
@@ -47,96 +35,42 @@ _MOST_HELD: Final = 512
 connections of a port scan have one row."""
 
 
-def read_exchanges(
-    batches: Iterable[pa.RecordBatch],
-    *,
-    ports: frozenset[int] = frozenset(),
-    keep_requests: bool = False,
-    responses: frozenset[int] = READ,
-    groups: bool = False,
-    uses: int = 0,
-    secrets: Secrets | None = None,
-) -> Iterator[Event]:
-    """Read the exchanges of one connection (or of several, whose rows may interleave).
-
-    The rows of SEGMENTS of a connection are in capture order. `ports` are those of brokers. If empty, Kafka
-    is recognised by its bytes alone. `uses` is the number of earlier connections between the same ports.
-
-    The frames of requests with an API key in `READ` are kept, with `keep_requests` those of all. Of
-    responses, those of Metadata and with an API key in `responses` are kept. With `groups`, exchanges have
-    their consumer group.
-
-    Yields:
-        The exchanges of each connection in the order of their requests, each as soon as it is complete. The
-            last event of a connection is its ConnectionEnd.
-    """
-    connections = Connections(
-        ports=ports,
-        keep_requests=keep_requests,
-        responses=responses,
-        groups=groups,
-        uses=uses,
-        secrets=secrets,
-    )
-    for batch in batches:
-        yield from connections.feed(batch)
-    yield from connections.end()
-
-
 def read_in_bulk(
     batches: Iterable[pa.RecordBatch],
     *,
     ports: frozenset[int] = frozenset(),
-    responses: frozenset[int] = READ,
-    groups: bool = False,
+    keep: Keep = KEPT,
     secrets: Secrets | None = None,
+    plain: bool = False,
     on_files: Callable[[pa.RecordBatch], None],
 ) -> Iterator[BulkEvent]:
-    """Read the exchanges of many connections, in less time than with `read_exchanges`.
+    """Read the exchanges of many connections, in less time than with `Connections.feed`.
 
     The rows of SEGMENTS are sorted by connection, and then in capture order. Before the rows of a connection
     there may be one with the order `BEFORE`. `on_files` gets the rows that have FileCounts. For the other
-    arguments see `read_exchanges`.
+    arguments see `Connections`.
 
     Yields:
-        The events of one connection after the other. They are those of `read_exchanges`, with `Pairs` in
-            place of some exchanges.
+        The events of one connection after the other. They are those of `Connections`, with `Pairs` in place
+            of some exchanges. With `plain`, all rows are read one by one, and there are no `Pairs`.
     """
-    connections: Connections | None = None
+    connections = Connections(ports=ports, keep=keep, secrets=secrets)
     known = b""
-    keep = Keep(responses=responses, groups=groups)
-    for run, following in pairwise(chain(_runs(batches, ports, keep), (None,))):
+    for run, following in pairwise(chain(_runs(batches, ports, keep, plain=plain), (None,))):
         assert run is not None  # noqa: S101 - for the types: only the last one is None
-        if not run.key:
+        begins, ends = run.key != known, following is None or following.key != run.key
+        known = run.key
+        if not known:
             on_files(run.rows.batch.slice(run.begin, run.end - run.begin))
             continue
-        begin = run.begin
-        if run.key != known:
-            if connections is not None:
-                yield from connections.end()
-            connections, known = None, run.key
-            if following is None or following.key != known:
-                events = run.whole.read(run.number, known) if run.whole is not None else None
-                if events is not None:
-                    yield from events
-                    continue
-            uses = earlier_uses(run.rows.batch, begin)
-            begin += uses is not None
-            connections = Connections(
-                ports=ports, responses=responses, groups=groups, uses=uses or 0, secrets=secrets
-            )
-        if connections is not None:
-            yield from connections.feed_rows(run.rows, begin, run.end)
-    if connections is not None:
-        yield from connections.end()
-
-
-def earlier_uses(batch: pa.RecordBatch, row: int) -> int | None:
-    """Return the number of earlier connections if a row has the order `BEFORE`, else None."""
-    if batch.column("order")[row].as_py() != BEFORE:
-        return None
-    uses: int = batch.column("sequence")[row].as_py()
-    return uses
+        whole = run.whole if begins and ends else None
+        events = whole.read(run.number, known) if whole is not None else None
+        if events is not None:
+            yield from events
+            continue
+        yield from connections.feed_rows(run.rows, run.begin, run.end)
+        if ends:
+            yield from connections.end()
 
 
 class _Run(NamedTuple):
@@ -150,16 +84,13 @@ class _Run(NamedTuple):
     end: int
 
 
-def _runs(batches: Iterable[pa.RecordBatch], ports: frozenset[int], keep: Keep) -> Iterator[_Run]:
+def _runs(
+    batches: Iterable[pa.RecordBatch], ports: frozenset[int], keep: Keep, *, plain: bool
+) -> Iterator[_Run]:
     for batch in batches:
-        if not batch.num_rows:
-            continue
-        rows = BatchRows(batch)
-        runs = pc.run_end_encode(batch.column("connection"))
-        ends = runs.run_ends.to_numpy()
-        begins = np.append(0, ends[:-1])
+        rows, edges = BatchRows(batch, plain=plain), connections_in(batch)
+        begins = np.array([begin for _, begin, _ in edges])
         whole = None if rows.found is None else WholeConnections(rows.found, begins, ports, keep)
-        edges = zip(runs.values.to_pylist(), begins.tolist(), ends.tolist(), strict=True)
         for number, (key, begin, end) in enumerate(edges):
             yield _Run(rows, whole, number, key, begin, end)
 
@@ -167,9 +98,9 @@ def _runs(batches: Iterable[pa.RecordBatch], ports: frozenset[int], keep: Keep) 
 class BatchRows:
     """The rows of a batch of SEGMENTS: in columns, and as the arguments of `CapturedConnection.row`."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    def __init__(self, batch: pa.RecordBatch, *, plain: bool = False) -> None:
         self.batch = batch
-        self.found = Stretches(batch) if batch.num_rows >= WORTH else None
+        self.found = Stretches(batch) if batch.num_rows >= WORTH and not plain else None
 
     def between(self, begin: int, end: int) -> Iterator[tuple[Any, ...]]:
         """Yield the connection of each of these rows, its payload, and the other arguments."""
@@ -182,35 +113,35 @@ class BatchRows:
 
 
 class Connections:
-    """The connections of a capture. The requests in flight of each connection are buffered.
+    """The connections of a capture, whose rows of SEGMENTS are in capture order, and may interleave.
 
-    With `hold`, connections with few bytes are read at the end, one after the other. They take little memory
-    until then. For the other arguments see `read_exchanges`.
+    `ports` are those of brokers. If empty, Kafka is recognised by its bytes alone. With `hold`, connections
+    with few bytes are read at the end, one after the other. They take little memory until then.
+
+    A connection's exchanges are in the order of their requests, each as soon as it is complete. The last
+    event of a connection is its ConnectionEnd.
     """
 
     def __init__(
         self,
         *,
         ports: frozenset[int] = frozenset(),
-        keep_requests: bool = False,
-        responses: frozenset[int] = READ,
-        groups: bool = False,
-        uses: int = 0,
+        keep: Keep = KEPT,
         secrets: Secrets | None = None,
         hold: bool = False,
     ) -> None:
         self._secrets = secrets
         self._ports = ports
-        self._keep = Keep(requests=keep_requests, responses=responses, groups=groups)
+        self._keep = keep
         self._open: dict[bytes, CapturedConnection] = {}
         self._hold = hold
         self._held: dict[bytes, bytearray] = {}
         """The rows so far of connections that are not open yet, see `_HELD`."""
         self._uses: dict[bytes, int] = {}
-        self._before = uses
+        """How many connections there were between the same ports."""
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Event]:
-        """Read the next rows of connections, and yield their events. Rows with FileCounts are skipped."""
+        """Read the next rows, and yield the events of their connections. Rows with FileCounts are skipped."""
         # In parts, for a row takes ten times as much memory in lists.
         for begin in range(0, batch.num_rows, _ROWS):
             part = batch.slice(begin, _ROWS)
@@ -220,14 +151,16 @@ class Connections:
                 elif key:
                     yield from self._add(key, payload, row)
 
-    def feed_rows(self, own: "BatchRows", begin: int, end: int) -> Iterator[BulkEvent]:
-        """Like `feed`, for some rows of a batch. Exchanges that were found in columns are `Pairs`."""
+    def feed_rows(self, own: BatchRows, begin: int, end: int) -> Iterator[BulkEvent]:
+        """Like `feed`, for rows of one connection. Exchanges that were found in columns are `Pairs`."""
+        if own.batch.column("order")[begin].as_py() == BEFORE:
+            key, uses = (own.batch.column(name)[begin].as_py() for name in ("connection", "sequence"))
+            self._uses[key] = uses
+            begin += 1
         found = own.found
         rows = enumerate(own.between(begin, end), begin)
         retry = begin
         for at, (key, payload, *row) in rows:
-            if not key:
-                continue
             if found is not None and found.lengths[at] and at >= retry:
                 taken = self._open[key].take(found, at) if key in self._open else None
                 if taken is not None:
@@ -277,10 +210,11 @@ class Connections:
         for connection in self._open.values():
             yield from self._finish(connection)
         self._open.clear()
+        self._uses.clear()
 
     def _start(self, key: bytes) -> CapturedConnection:
         low, high = endpoints(key)
-        number = self._uses.get(key, self._before)
+        number = self._uses.get(key, 0)
         self._uses[key] = number + 1
         started = CapturedConnection(
             low, high, number, ports=self._ports, keep=self._keep, secrets=self._secrets

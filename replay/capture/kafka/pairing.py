@@ -65,8 +65,12 @@ class Keep:
     requests: bool = False
     """If False, only requests with an API key in `READ` are kept."""
     responses: frozenset[int] = READ
-    """The API keys whose responses are kept. Responses that pairing itself needs are kept as well."""
+    """The API keys whose responses are kept. Those of Metadata are kept as well."""
     groups: bool = False
+    """Whether exchanges have their consumer group."""
+
+
+KEPT: Final = Keep()
 
 
 class Pairing:

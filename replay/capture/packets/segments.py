@@ -261,6 +261,13 @@ def bytes_of(column: pa.Array) -> tuple[memoryview, Column]:
     return memoryview(data if data is not None else b"").cast("B"), edges.astype(np.int64)
 
 
+def connections_in(batch: pa.RecordBatch) -> list[tuple[Any, int, int]]:
+    """Return the connections of sorted rows, each with its first row, and the place after its last one."""
+    runs = pc.run_end_encode(batch.column("connection"))
+    ends = runs.run_ends.to_pylist()
+    return [*zip(runs.values.to_pylist(), [0, *ends], ends, strict=False)]
+
+
 def _binary(edges: Column, data: Any) -> pa.Array:
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     return pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), buffer])

@@ -1,5 +1,6 @@
 """Packets of captures as rows of SEGMENTS. Tests lose, repeat and reorder these packets."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,7 +12,9 @@ import pyarrow as pa
 
 from replay.capture.kafka import exchanges
 from replay.capture.kafka.exchange import READ, Exchange
-from replay.capture.kafka.exchanges import BatchRows, BulkEvent, Connections, Event, Pairs, read_in_bulk
+from replay.capture.kafka.exchanges import BulkEvent, Connections, Event
+from replay.capture.kafka.pairing import KEPT, Keep
+from replay.capture.kafka.pairs import Pairs
 from replay.capture.packets.segments import SEGMENTS
 from replay.capture.tls.keylog import Secrets
 
@@ -111,42 +114,41 @@ def read(
     responses: frozenset[int] = READ,
     secrets: Secrets | None = None,
 ) -> list[Event]:
-    """Return the events of rows. Check that they are the same if exchanges are found in bulk, in columns.
+    """Return the events of rows. Check that they are the same if exchanges are read in bulk.
 
-    If there is one connection, check that they are the same if it is read at once, too.
+    In one batch, whole connections are read at once. With a second batch, the rows of one are in both.
     """
     listed = list(rows)
-    found = batch(listed)
-    connections = Connections(ports=ports, responses=responses, secrets=secrets)
-    events = [*connections.feed(found), *connections.end()]
-    connections = Connections(ports=ports, responses=responses, secrets=secrets)
-    with patch.object(exchanges, "WORTH", 1):
-        both = [*in_bulk(connections, found), *connections.end()]
-    assert [*map(joined, single(both))] == [*map(joined, events)]
-    if len({one.connection for one in listed}) == 1:
-        whole = read_whole(listed, ports=ports, responses=responses, secrets=secrets)
-        assert [*map(joined, whole)] == [*map(joined, events)]
+    keep = Keep(responses=responses)
+    connections = Connections(ports=ports, keep=keep, secrets=secrets)
+    events = [*connections.feed(batch(listed)), *connections.end()]
+    known = _by_connection(events)
+    listed.sort(key=lambda one: one.connection)
+    for cut in (0, len(listed) // 2):
+        batches = [batch(listed[:cut]), batch(listed[cut:])]
+        assert _by_connection(read_in_bulk(batches, ports, keep, secrets)) == known
     return events
 
 
-def in_bulk(connections: Connections, found: pa.RecordBatch) -> Iterator[BulkEvent]:
-    """Feed a whole batch to connections, and yield what they find in columns as `Pairs`."""
-    return connections.feed_rows(BatchRows(found), 0, found.num_rows)
-
-
-def read_whole(
-    rows: Iterable[Row],
-    *,
+def read_in_bulk(
+    batches: Iterable[pa.RecordBatch],
     ports: frozenset[int] = frozenset(),
-    responses: frozenset[int] = READ,
+    keep: Keep = KEPT,
     secrets: Secrets | None = None,
 ) -> list[Event]:
     """Return the events of rows that are sorted by connection, as `measure` reads them."""
     with patch.object(exchanges, "WORTH", 1):
-        found = read_in_bulk(
-            [batch(rows)], ports=ports, responses=responses, secrets=secrets, on_files=lambda _: None
+        found = exchanges.read_in_bulk(
+            batches, ports=ports, keep=keep, secrets=secrets, on_files=lambda _: None
         )
         return [*single(found)]
+
+
+def _by_connection(events: Iterable[Event]) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        found[event.connection].append(joined(event))
+    return found
 
 
 def single(events: Iterable[BulkEvent]) -> Iterator[Event]:

@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from replay.capture.kafka import exchanges as module
 from replay.capture.kafka.connection import CapturedConnection
 from replay.capture.kafka.exchange import Exchange
-from replay.capture.kafka.exchanges import Connections, Event, Pairs
+from replay.capture.kafka.exchanges import BatchRows, BulkEvent, Connections, Event
+from replay.capture.kafka.pairs import Pairs
+from replay.capture.packets.segments import connections_in
 from replay.capture.packets.tcp import FIN, RST, SYN
 from tests.examples import examples
-from tests.replay.capture.packets_of import NAMES, Row, batch, in_bulk, packets, row
+from tests.replay.capture.packets_of import NAMES, Row, batch, packets, row
 from tests.replay.capture.talk import ID, framed, request, response
 
 MS = 1_000_000
@@ -60,6 +62,14 @@ def parts(rows: Sequence[Row], cuts: Iterable[int]) -> Iterator[Sequence[Row]]:
     return (rows[begin:end] for begin, end in pairwise(edges))
 
 
+def in_bulk(connections: Connections, rows: Sequence[Row]) -> Iterator[BulkEvent]:
+    """Feed rows that are sorted by connection, and yield what is found in columns as `Pairs`."""
+    found = batch(rows)
+    columns = BatchRows(found)
+    for _, begin, end in connections_in(found):
+        yield from connections.feed_rows(columns, begin, end)
+
+
 def plain(event: Event) -> Any:
     values = asdict(replace(event, response=[]) if isinstance(event, Exchange) else event)
     return values | {"response": b"".join(event.response)} if isinstance(event, Exchange) else values
@@ -76,7 +86,7 @@ def assert_same(rows: Sequence[Row], cuts: Iterable[int] = (), ports: frozenset[
         for part in parts(rows, cuts):
             known = [*one.feed(batch(part))]
             found: list[Event] = []
-            for event in in_bulk(other, batch(part)):
+            for event in in_bulk(other, part):
                 count += len(event) if isinstance(event, Pairs) else 0
                 found += event if isinstance(event, Pairs) else [event]
             assert [*map(plain, found)] == [*map(plain, known)]

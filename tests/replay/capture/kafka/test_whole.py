@@ -18,7 +18,7 @@ from replay.capture.packets.tcp import FIN, RST, SYN
 from tests.examples import examples
 from tests.replay.capture.kafka import test_pairs
 from tests.replay.capture.kafka.test_pairs import MS, Conversation, fetch, steps
-from tests.replay.capture.packets_of import Row, batch, joined, read_whole
+from tests.replay.capture.packets_of import Row, batch, joined, read_in_bulk
 from tests.replay.capture.talk import request, response
 
 OPENING = 0x7654_3210
@@ -50,7 +50,7 @@ def row_by_row(rows: Sequence[Row], ports: frozenset[int]) -> list[Event]:
 def assert_same(rows: Sequence[Row], ports: frozenset[int] = frozenset()) -> bool:
     """Compare both ways. Return whether the connection was read at once."""
     with counted() as taken:
-        assert [*map(joined, read_whole(rows, ports=ports))] == row_by_row(rows, ports)
+        assert [*map(joined, read_in_bulk([batch(rows)], ports))] == row_by_row(rows, ports)
     return taken == [True]
 
 
@@ -97,7 +97,7 @@ def test_the_opening_of_a_client_is_read_at_once() -> None:
     exchange(found, fetch(5), response(5))
 
     assert assert_same(found.rows)
-    *exchanges, end = read_whole(found.rows)
+    *exchanges, end = read_in_bulk([batch(found.rows)])
     assert isinstance(end, ConnectionEnd)
     assert (end.software, end.client_id) == ("rdk 1.2.3", "me")
     assert [one.number for one in exchanges if isinstance(one, Exchange)] == list(range(5))
@@ -117,7 +117,7 @@ def test_others_in_the_batch_do_not_matter() -> None:
     lone = [replace(one, connection=b"\4\0" + one.connection[2:]) for one in rows[:2]]
     last = [replace(one, connection=b"\4\xff" + one.connection[2:]) for one in rows]
     with counted() as taken:
-        found = read_whole([*lone, *rows, *last])
+        found = read_in_bulk([batch([*lone, *rows, *last])])
     assert taken == [False, True, True]
     assert [*map(joined, found)] == [
         event for part in (lone, rows, last) for event in row_by_row(part, frozenset())
