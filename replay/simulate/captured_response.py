@@ -11,7 +11,7 @@ from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Entries
 from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, Received
 from proxy.protocol.primitives import Buffer, Malformed
-from replay.capture.kafka.exchange import is_cut
+from replay.capture.kafka.exchange import is_cut, walk_pieces
 
 _ABORTED_SIZE: Final = 16
 
@@ -40,8 +40,7 @@ class CapturedResponse:
         self._frame = Received()
         for piece in self.pieces:
             self._frame.keep(piece)
-            self.walk.feed(piece)  # type: ignore[arg-type]  # cut contents are skipped, never read
-        if not self.walk.done:
+        if not (walk_pieces(self.walk, self.pieces) and self.walk.done):
             raise Malformed("a fetch response that ends early")
 
     def part(self, start: int, end: int) -> list[memoryview]:

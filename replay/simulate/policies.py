@@ -210,7 +210,7 @@ class GatewayPolicy:
         dealt_with, full = 0, b""
         if response.cut:
             for piece in joined(pieces):
-                connection.receive_broker(piece, time)  # type: ignore[arg-type]  # cut contents are skipped
+                connection.receive_broker(bytes(piece), time)
         else:
             whole = b"".join(pieces)
             dealt_with, full = connection.fast_path.response(whole, time, time)

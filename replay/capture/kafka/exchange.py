@@ -155,6 +155,20 @@ def cut(size: int) -> Iterator[memoryview]:
         yield CUT[: min(len(CUT), size - start)]
 
 
+def walk_pieces(walk: FetchResponseWalk, response: Iterable[Buffer]) -> bool:
+    """Walk the next pieces of a fetch response. Return False if other bytes than contents of records were cut.
+
+    Raises:
+        ProtocolError: the bytes do not match a response of this version.
+    """
+    for piece in response:
+        if not is_cut(piece):
+            walk.feed(bytes(piece))
+        elif not walk.skip_records(len(piece)):
+            return False
+    return True
+
+
 def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
     """Return whether all missing bytes of a fetch response are contents of records."""
     layout = LAYOUTS.get(version)
@@ -162,14 +176,9 @@ def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
         return False
     walk = FetchResponseWalk(layout, 0, keep=False)
     try:
-        for piece in response:
-            if not is_cut(piece):
-                walk.feed(bytes(piece))
-            elif not walk.skip_records(len(piece)):
-                return False
+        return walk_pieces(walk, response) and walk.done
     except ProtocolError:
         return False
-    return walk.done
 
 
 def without_records(response: Sequence[Buffer], version: int) -> list[Buffer]:
@@ -183,11 +192,8 @@ def without_records(response: Sequence[Buffer], version: int) -> list[Buffer]:
         return list(response)
     walk = FetchResponseWalk(layout, 0, keep=False, spans=True)
     try:
-        for piece in response:
-            if not is_cut(piece):
-                walk.feed(bytes(piece))
-            elif not walk.skip_records(len(piece)):
-                return list(response)
+        if not walk_pieces(walk, response):
+            return list(response)
     except ProtocolError:
         return list(response)
     frame = memoryview(b"".join(response))
