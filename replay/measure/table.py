@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from proxy.protocol.primitives import Buffer
 from replay.capture.files.counts import FileCounts
-from replay.capture.kafka.exchange import CUT, READ, ConnectionEnd, Exchange, is_cut, without_records
+from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange, cut, is_cut, without_records
 from replay.measure.digest import Summary
 from replay.measure.spread import Delivered
 from replay.measure.typed import Codec, codec, struct_field
@@ -430,8 +430,7 @@ def _restored(kept: bytes, cuts: Sequence[int]) -> Iterator[memoryview]:
         if place > at:
             yield view[used : used + place - at]
             used += place - at
-        for start in range(0, length, len(CUT)):
-            yield CUT[: min(len(CUT), length - start)]
+        yield from cut(length)
         at = place + length
     if used < len(view):
         yield view[used:]

@@ -197,10 +197,10 @@ class CapturedConnection:
         client = self._client
         if client is None or not self._is_idle(client):
             return None
-        broker, turns = client.other, found.turns(row)
+        broker, turns = client.other, found.stretch(found.turn_of[row])
         here = [*map(attrgetter("reassembly.next", "stream.position"), (client, broker))]
         asked, answered = turns.sequence[:2].tolist()
-        if turns.from_low is not (client is self._low) or turns.ack[0] != answered:
+        if turns.from_low[0] != (client is self._low) or turns.ack[0] != answered:
             return None
         if here != [(asked, asked), (answered, answered)]:
             return None

@@ -156,7 +156,7 @@ def cut(size: int) -> Iterator[memoryview]:
 
 
 def walk_pieces(walk: FetchResponseWalk, response: Iterable[Buffer]) -> bool:
-    """Walk the next pieces of a fetch response. Return False if other bytes than contents of records were cut.
+    """Walk pieces of a fetch response. Return False if other bytes than contents of records were cut.
 
     Raises:
         ProtocolError: the bytes do not match a response of this version.

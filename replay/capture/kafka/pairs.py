@@ -5,8 +5,8 @@ them in the columns of a batch (`Stretches`). A connection takes a stretch as on
 in its state is open (`connection.CapturedConnection.take`). All other rows are read one by one.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -99,13 +99,13 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Turns:
-    """Requests and responses in turn, as columns. A *turn* is the rows of one request or one response."""
+    """Rows of segments as columns. A *turn* is neighbouring rows from one side of a connection."""
 
     payload: memoryview
     edges: Column
-    """See `Pairs.edges`."""
-    from_low: bool
-    """Whether the lower endpoint sends the requests."""
+    """Where in the payload each turn begins. The last value is the end."""
+    from_low: Column
+    """Whether the lower endpoint sent it."""
     rows: Column
     packets: Column
     time: Column
@@ -115,12 +115,16 @@ class Turns:
     sequence: Column
     ack: Column
     kind: Column
-    """Of a request: its API key and version. Of no meaning for a response."""
+    """Of a request: its API key and version. Of a response: its correlation id."""
     correlation_id: Column
-    """Of no meaning for a response."""
+    """Of a request. Of no meaning for a response."""
 
     def __len__(self) -> int:
         return len(self.time)
+
+    def between(self, begin: int, end: int) -> "Turns":
+        columns = {name: getattr(self, name)[begin:end] for name in _OF_TURNS}
+        return Turns(payload=self.payload, edges=self.edges[begin : end + 1], **columns)
 
     def named(self, client_id: bytes) -> int:
         """Return how many of the first requests in a row have this client id."""
@@ -129,6 +133,9 @@ class Turns:
         data = np.frombuffer(self.payload, np.uint8)
         places = np.minimum(begin[:, None] + np.arange(len(name)), len(data) - 1)
         return first_true((begin + len(name) > end) | (data[places] != name).any(axis=1))
+
+
+_OF_TURNS: Final = tuple(one.name for one in fields(Turns)[2:])
 
 
 def first_true(column: Column) -> int:
@@ -144,26 +151,35 @@ class Stretches:
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        self._payload, edges = bytes_of(batch.column("payload"))
-        self._rows = rows = {
-            name: batch.column(name).to_numpy(zero_copy_only=False)
-            for name in ("from_low", "time", "end_time", "sequence", "ack", "flags", "missing", "packets")
-        }
+        payload, edges = bytes_of(batch.column("payload"))
+        rows = {name: batch.column(name).to_numpy(zero_copy_only=False) for name in _OF_ROWS}
         rows["sequence"] = rows["sequence"].astype(np.int64)
         connection = batch.column("connection").dictionary_encode().indices.to_numpy()
         side = connection.astype(np.int64) * 2 + rows["from_low"]
         new = np.append(True, side[1:] != side[:-1])
-        self._turn = np.cumsum(new) - 1
-        self._first = np.flatnonzero(new)
-        """The first row of each turn. One more value is the number of rows."""
-        self._first = np.append(self._first, len(new))
-        self._edges = edges[self._first]
-        self._heads = self._read_heads()
-        whole = np.logical_and.reduceat(self._continues(np.diff(edges), new), self._first[:-1])
-        self.pair, self.link = pair, link = self._linked(side[self._first[:-1]], whole)
+        self.turn_of = np.cumsum(new) - 1
+        """For each row, its place in `turns`."""
+        first = np.flatnonzero(new)
+        after = np.append(first[1:], len(new))
+        edges_of_turns = edges[np.append(first, len(new))]
+        length, kind, correlation_id = _heads(payload, edges_of_turns).T
+        self.turns = turns = Turns(
+            payload=payload,
+            edges=edges_of_turns,
+            rows=after - first,
+            packets=np.add.reduceat(rows["packets"], first, dtype=np.int64),
+            end_time=rows["end_time"][after - 1],
+            **{name: rows[name][first] for name in ("from_low", "time", "sequence", "ack")},
+            kind=kind,
+            correlation_id=correlation_id.astype(np.int32),
+        )
+        whole = np.logical_and.reduceat(_continues(rows, np.diff(edges), new), first)
+        whole &= (np.diff(turns.edges) == length + LENGTH_BYTES) & (length <= MAX_FRAME)
+        self.pair, self.link = pair, link = _linked(turns, side[first], whole)
         """For each turn: whether an exchange begins with it, and whether another one follows that."""
-        is_fetch = self._heads[:, 1] >> 16 == _FETCH
-        count = np.zeros_like(self._first[:-1])
+        is_fetch = kind >> 16 == _FETCH
+        self.count = count = np.zeros_like(first)
+        """For each turn: the number of exchanges in the stretch that begins with it, or 0 if none begins."""
         for parity in (0, 1):
             paired = (pair & is_fetch)[parity::2]
             linked = link[parity::2] & paired & np.append(paired[1:], False)
@@ -171,84 +187,47 @@ class Stretches:
             last = np.minimum.accumulate(np.where(linked, len(linked), place)[::-1])[::-1]
             count[parity::2] = np.where(paired, last - place + 1, 0)
         count[count < LEAST] = 0
-        self._count = count
         lengths = np.zeros(len(new), np.int64)
-        lengths[self._first[:-1]] = count
+        lengths[first] = count
         self.lengths: list[int] = lengths.tolist()
-        """For each row: the number of exchanges in the stretch that begins with this row, or 0 if none
-        begins."""
+        """The same for each row."""
 
-    def turns(self, row: int) -> Turns:
-        return self.turns_from(int(self._turn[row]))
+    def stretch(self, turn: int) -> Turns:
+        """Return the turns of the stretch that begins with a turn."""
+        return self.turns.between(turn, turn + 2 * int(self.count[turn]))
 
-    def turns_from(self, turn: int) -> Turns:
-        return self._between(turn, turn + 2 * int(self._count[turn]))
 
-    def exchanges_from(self, turn: int) -> int:
-        return int(self._count[turn])
+_OF_ROWS: Final = ("from_low", "time", "end_time", "sequence", "ack", "flags", "missing", "packets")
 
-    def turn_of(self, rows: Column) -> Column:
-        turns: Column = self._turn[rows]
-        return turns
 
-    def all_turns(self) -> Turns:
-        """Return the turns of all connections. Their `from_low` has no meaning, see `is_from_low`."""
-        return self._between(0, len(self._first) - 1)
+def _heads(payload: memoryview, edges: Column) -> Column:
+    """Return the first three numbers of each turn's payload, or zeros if the batch ends before."""
+    data = np.frombuffer(payload, np.uint8)
+    heads = np.zeros((len(edges) - 1, 3), np.int64)
+    known = edges[:-1] <= len(data) - _HEAD
+    heads[known] = data[edges[:-1][known, None] + np.arange(_HEAD)].view(">u4")
+    return heads
 
-    def is_from_low(self, turn: int) -> bool:
-        return bool(self._rows["from_low"][self._first[turn]])
 
-    def _between(self, begin: int, end: int) -> Turns:
-        first = self._first[begin:end]
-        rows = self._rows
-        _, kind, correlation_id = self._heads[begin:end].T
-        return Turns(
-            payload=self._payload,
-            edges=self._edges[begin : end + 1],
-            from_low=self.is_from_low(begin),
-            rows=np.diff(self._first[begin : end + 1]),
-            packets=np.add.reduceat(rows["packets"][: self._first[end]], first, dtype=np.int64),
-            time=rows["time"][first],
-            end_time=rows["end_time"][self._first[begin + 1 : end + 1] - 1],
-            sequence=rows["sequence"][first],
-            ack=rows["ack"][first],
-            kind=kind,
-            correlation_id=correlation_id.astype(np.int32),
-        )
+def _continues(rows: Mapping[str, Column], size: Column, new: Column) -> Column:
+    """Return whether each row is payload, and directly follows the row before it in its turn."""
+    sequence, ack, time, end_time = (rows[name] for name in ("sequence", "ack", "time", "end_time"))
+    found: Column = (size > 0) & (rows["flags"] == 0) & (rows["missing"] == 0) & (end_time >= time)
+    after = (sequence[1:] == sequence[:-1] + size[:-1] & _MASK) & (ack[1:] == ack[:-1])
+    found[1:] &= new[1:] | (after & (time[1:] >= end_time[:-1]))
+    return found
 
-    def _read_heads(self) -> Column:
-        """Return the first three numbers of each turn's payload, or zeros if the batch ends before."""
-        data = np.frombuffer(self._payload, np.uint8)
-        heads = np.zeros((len(self._edges) - 1, 3), np.int64)
-        known = self._edges[:-1] <= len(data) - _HEAD
-        heads[known] = data[self._edges[:-1][known, None] + np.arange(_HEAD)].view(">u4")
-        return heads
 
-    def _continues(self, size: Column, new: Column) -> Column:
-        """Return whether each row is payload, and directly follows the row before it in its turn."""
-        rows = self._rows
-        sequence, ack, time, end_time = (rows[name] for name in ("sequence", "ack", "time", "end_time"))
-        found: Column = (size > 0) & (rows["flags"] == 0) & (rows["missing"] == 0) & (end_time >= time)
-        after = (sequence[1:] == sequence[:-1] + size[:-1] & _MASK) & (ack[1:] == ack[:-1])
-        found[1:] &= new[1:] | (after & (time[1:] >= end_time[:-1]))
-        return found
-
-    def _linked(self, side: Column, whole: Column) -> tuple[Column, Column]:
-        """Return for each turn whether an exchange begins with it, and whether the next exchange follows."""
-        first, (length, kind, correlation_id) = self._first[:-1], self._heads.T
-        size, sequence, ack = np.diff(self._edges), self._rows["sequence"][first], self._rows["ack"][first]
-        after = sequence + size & _MASK
-        whole = whole & (size == length + LENGTH_BYTES) & (length <= MAX_FRAME)
-        request = whole & (np.diff(self._first) == 1) & (size >= REQUEST_START_BYTES) & (size <= MAX_RUN)
-        request &= (kind >> 16 < KEYS) & (kind & 0xFFFF < KEYS)
-        pair, link = np.zeros((2, len(first)), np.bool_)
-        pair[:-1] = (
-            request[:-1] & whole[1:] & (size[1:] >= RESPONSE_START_BYTES) & (side[:-1] ^ side[1:] == 1)
-        )
-        pair[:-1] &= (correlation_id[:-1] == kind[1:]) & (ack[1:] == after[:-1])
-        # The next exchange begins two turns later, in the same direction and without a gap.
-        link[:-3] = pair[:-3] & pair[2:-1] & (side[:-3] == side[2:-1])
-        link[:-3] &= (
-            (sequence[2:-1] == after[:-3]) & (sequence[3:] == after[1:-2]) & (ack[2:-1] == after[1:-2])
-        )
-        return pair, link
+def _linked(turns: Turns, side: Column, whole: Column) -> tuple[Column, Column]:
+    """Return for each turn whether an exchange begins with it, and whether the next exchange follows."""
+    size, sequence, ack, kind = np.diff(turns.edges), turns.sequence, turns.ack, turns.kind
+    after = sequence + size & _MASK
+    request = whole & (turns.rows == 1) & (size >= REQUEST_START_BYTES) & (size <= MAX_RUN)
+    request &= (kind >> 16 < KEYS) & (kind & 0xFFFF < KEYS)
+    pair, link = np.zeros((2, len(turns)), np.bool_)
+    pair[:-1] = request[:-1] & whole[1:] & (size[1:] >= RESPONSE_START_BYTES) & (side[:-1] ^ side[1:] == 1)
+    pair[:-1] &= (turns.correlation_id[:-1] == kind[1:].astype(np.int32)) & (ack[1:] == after[:-1])
+    # The next exchange begins two turns later, in the same direction and without a gap.
+    link[:-3] = pair[:-3] & pair[2:-1] & (side[:-3] == side[2:-1])
+    link[:-3] &= (sequence[2:-1] == after[:-3]) & (sequence[3:] == after[1:-2]) & (ack[2:-1] == after[1:-2])
+    return pair, link

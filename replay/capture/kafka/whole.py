@@ -48,8 +48,8 @@ class WholeConnections:
 
     def __init__(self, found: Stretches, begins: Column, ports: frozenset[int], keep: Keep) -> None:
         self._found, self._ports, self._keep = found, ports, keep
-        self._all = turns = found.all_turns()
-        first = found.turn_of(begins)
+        turns = found.turns
+        first = found.turn_of[begins]
         size = np.diff(first, append=len(turns))
         whole = (size % 2 == 0) & (size >= 2 * LEAST) & (size <= 2 * MOST)
         whole &= np.logical_and.reduceat(_fits(found, first, size), first)
@@ -70,7 +70,7 @@ class WholeConnections:
         size, first = self._size[number], self._first[number]
         if not size:
             return None
-        from_low = self._found.is_from_low(first)
+        from_low = bool(self._found.turns.from_low[first])
         if self._ports and not _may_be_client(ports_of(key), self._ports, low=from_low):
             return None
         if not self._shows_client(first):
@@ -102,9 +102,9 @@ class WholeConnections:
         return [*events, *pairing.drain(), end]
 
     def _take(self, pairing: Pairing, at: int) -> Pairs | None:
-        if self._found.exchanges_from(at) < _IN_BULK:
+        if self._found.count[at] < _IN_BULK:
             return None
-        turns = self._found.turns_from(at)
+        turns = self._found.stretch(at)
         count = 2 * turns.named(pairing.client_id)
         return pairing.take(turns, turns.time[:count], turns.end_time[:count]) if count else None
 
@@ -146,7 +146,7 @@ _AFTER_START: Final = 5
 
 def _fits(found: Stretches, first: Column, size: Column) -> Column:
     """Return for each turn whether it is in its place in a connection of requests and responses in turn."""
-    turns = found.all_turns()
+    turns = found.turns
     place = np.arange(len(turns)) - np.repeat(first, size)
     is_request, is_last = place % 2 == 0, place == np.repeat(size, size) - 1
     fits: Column = np.where(is_request, found.pair, is_last | np.append(False, found.link[:-1]))

@@ -122,11 +122,11 @@ def read(
     keep = Keep(responses=responses)
     connections = Connections(ports=ports, keep=keep, secrets=secrets)
     events = [*connections.feed(batch(listed)), *connections.end()]
-    known = _by_connection(events)
+    known = by_connection(events)
     listed.sort(key=lambda one: one.connection)
     for cut in (0, len(listed) // 2):
         batches = [batch(listed[:cut]), batch(listed[cut:])]
-        assert _by_connection(read_in_bulk(batches, ports, keep, secrets)) == known
+        assert by_connection(read_in_bulk(batches, ports, keep, secrets)) == known
     return events
 
 
@@ -144,7 +144,7 @@ def read_in_bulk(
         return [*single(found)]
 
 
-def _by_connection(events: Iterable[Event]) -> dict[str, list[Event]]:
+def by_connection(events: Iterable[Event]) -> dict[str, list[Event]]:
     found: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         found[event.connection].append(joined(event))

@@ -24,10 +24,12 @@ from replay.capture.kafka.pairs import Pairs
 from replay.capture.packets.segments import connections_in
 from replay.capture.packets.tcp import FIN, RST, SYN
 from tests.examples import examples
-from tests.replay.capture.packets_of import NAMES, Row, batch, packets, row
+from tests.replay.capture.packets_of import NAMES, Row, batch, by_connection, packets, read_in_bulk, row
 from tests.replay.capture.talk import ID, framed, request, response
 
 MS = 1_000_000
+OPENING = 0x7654_3210
+"""The correlation id of the first request. No other bytes have this value."""
 _DEAD = {"_end_time", "_time", "_size", "_correlation_id", "_head_time"}
 """Values of a frame that are not read after its end."""
 
@@ -76,15 +78,18 @@ def plain(event: Event) -> Any:
 
 
 def assert_same(rows: Sequence[Row], cuts: Iterable[int] = (), ports: frozenset[int] = frozenset()) -> int:
-    """Read the rows one by one and in columns. Check that both ways give the same exchanges and states.
+    """Read the rows one by one, in columns, and as `measure` does. Check that this gives the same exchanges.
 
-    Return how many exchanges were found in columns.
+    One by one and in columns, check that the states are the same, too. Return how many exchanges were found
+    in columns.
     """
     one, other = Connections(ports=ports), Connections(ports=ports)
+    events: list[Event] = []
     count = 0
     with patch.object(module, "WORTH", 1):
         for part in parts(rows, cuts):
             known = [*one.feed(batch(part))]
+            events += known
             found: list[Event] = []
             for event in in_bulk(other, part):
                 count += len(event) if isinstance(event, Pairs) else 0
@@ -93,7 +98,10 @@ def assert_same(rows: Sequence[Row], cuts: Iterable[int] = (), ports: frozenset[
             for key, connection in other._open.items():
                 for after, expected in zip(states(connection), states(one._open[key]), strict=True):
                     assert after.items() ^ expected.items() == set()
-    assert [*map(plain, other.end())] == [*map(plain, one.end())]
+    ended = [*one.end()]
+    assert [*map(plain, other.end())] == [*map(plain, ended)]
+    found = read_in_bulk(map(batch, parts(rows, cuts)), ports)
+    assert by_connection(found) == by_connection(events + ended)
     return count
 
 
@@ -218,16 +226,33 @@ steps = st.lists(st.one_of(stretch, stretch, odd.map(lambda one: [one])), min_si
 
 
 @examples(200)
-@given(steps, st.lists(st.integers(0, 200), max_size=4), st.booleans(), st.booleans())
+@given(
+    said=steps,
+    cuts=st.lists(st.integers(0, 200), max_size=4),
+    forced=st.booleans(),
+    begins=st.sampled_from(["", "syn", "opened"]),
+    dropped=st.integers(0, 3),
+    flags=st.sampled_from([0, SYN, FIN, RST]),
+)
 def test_any_conversation_is_read_alike(
-    said: list[list[dict[str, Any]]], cuts: list[int], syn: bool, forced: bool
+    *,
+    said: list[list[dict[str, Any]]],
+    cuts: list[int],
+    forced: bool,
+    begins: str,
+    dropped: int,
+    flags: int,
 ) -> None:
     talk = Conversation()
-    if syn:
+    if begins == "syn":
         talk.step("syn", 0)
+    if begins == "opened":
+        talk.step("other", OPENING)
     for step in (step for each in said for step in each):
         talk.step(**step)
-    assert_same(talk.rows, cuts, frozenset({9092}) if forced else frozenset())
+    if flags:
+        talk.segment(client=True, flags=flags)
+    assert_same(talk.rows[dropped:], cuts, frozenset({9092}) if forced else frozenset())
 
 
 @pytest.mark.parametrize("pieces", [1, 3])

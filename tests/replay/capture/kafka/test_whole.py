@@ -12,17 +12,14 @@ from hypothesis import strategies as st
 
 from proxy.protocol.api import ApiKey
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import Connections, Event
+from replay.capture.kafka.exchanges import Connections
 from replay.capture.kafka.whole import MOST, Events, WholeConnections
-from replay.capture.packets.tcp import FIN, RST, SYN
 from tests.examples import examples
 from tests.replay.capture.kafka import test_pairs
-from tests.replay.capture.kafka.test_pairs import MS, Conversation, fetch, steps
+from tests.replay.capture.kafka.test_pairs import MS, OPENING, Conversation, fetch
 from tests.replay.capture.packets_of import Row, batch, joined, read_in_bulk
 from tests.replay.capture.talk import request, response
 
-OPENING = 0x7654_3210
-"""The correlation id of the first request."""
 FIRST = 100
 """The correlation id of the first fetch. No other bytes of the responses have this value."""
 
@@ -42,15 +39,10 @@ def counted() -> Iterator[list[bool]]:
         yield taken
 
 
-def row_by_row(rows: Sequence[Row], ports: frozenset[int]) -> list[Event]:
-    connections = Connections(ports=ports)
-    return [joined(event) for event in (*connections.feed(batch(rows)), *connections.end())]
-
-
 def assert_same(rows: Sequence[Row], ports: frozenset[int] = frozenset()) -> bool:
     """Compare both ways. Return whether the connection was read at once."""
     with counted() as taken:
-        assert [*map(joined, read_in_bulk([batch(rows)], ports))] == row_by_row(rows, ports)
+        test_pairs.assert_same(rows, ports=ports)
     return taken == [True]
 
 
@@ -119,9 +111,10 @@ def test_others_in_the_batch_do_not_matter() -> None:
     with counted() as taken:
         found = read_in_bulk([batch([*lone, *rows, *last])])
     assert taken == [False, True, True]
-    assert [*map(joined, found)] == [
-        event for part in (lone, rows, last) for event in row_by_row(part, frozenset())
-    ]
+    connections = Connections()
+    alone = (connections.feed(batch(part)) for part in (lone, rows, last))
+    known = [event for events in alone for event in (*events, *connections.end())]
+    assert [*map(joined, found)] == [*map(joined, known)]
 
 
 def late(rows: list[Row]) -> list[Row]:
@@ -215,18 +208,6 @@ def test_the_ports_of_brokers_name_the_client() -> None:
     low, high = (int.from_bytes(rows[0].connection[at : at + 2]) for at in (5, 11))
     client = low if rows[0].from_low else high
     assert not assert_same(rows, frozenset({client}))
-
-
-@examples(200)
-@given(steps, st.booleans(), st.booleans(), st.integers(0, 3), st.sampled_from([0, SYN, FIN, RST]))
-def test_any_conversation_is_read_alike(
-    said: list[list[dict[str, Any]]], opened: bool, forced: bool, dropped: int, flags: int
-) -> None:
-    found = talk(*(step for each in said for step in each), opened=opened)
-    if flags:
-        found.segment(client=True, flags=flags)
-    if rows := found.rows[dropped:]:
-        assert_same(rows, frozenset({9092}) if forced else frozenset())
 
 
 @examples(100)
