@@ -384,12 +384,6 @@ def _no_exchange(end: ConnectionEnd) -> Exchange:
         client_id=end.client_id,
         software=end.software,
         api_key=ApiKey.FETCH,
-        api_version=-1,
-        correlation_id=-1,
         request_time=end.closed_time,
         response_time=end.closed_time,
-        request_bytes=0,
-        response_bytes=0,
-        request=b"",
-        response=[],
     )

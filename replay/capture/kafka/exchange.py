@@ -52,20 +52,20 @@ class Exchange:
     number: int
     """The position of the exchange in its connection, in the order of the requests. A response whose request
     was not captured gets the next position when its request is no longer expected."""
-    client_id: str
-    software: str
+    client_id: str = ""
+    software: str = ""
     """Name and version from the client's ApiVersions (v3 and later), or ""."""
-    api_key: int
-    api_version: int
-    correlation_id: int
-    request_time: int
+    api_key: int = UNSEEN
+    api_version: int = UNSEEN
+    correlation_id: int = UNSEEN
+    request_time: int = 0
     """Time of the packet in which the request begins, in ns since 1970. 0 if not captured. Pipelined requests
     in one run of segments all have the time of its first packet."""
-    response_time: int
+    response_time: int = 0
     """Time of the last packet of the run in which the response ends, in ns since 1970. 0 if not captured."""
-    request_bytes: int
+    request_bytes: int = 0
     """0 if it was not captured."""
-    response_bytes: int
+    response_bytes: int = 0
     """0 if it was not captured."""
     request: bytes = b""
     """The request frame, if its API key is in `READ` or all requests are kept. If bytes of the request are

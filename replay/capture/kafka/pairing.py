@@ -51,8 +51,6 @@ CLIENT_ID_AT: Final = REQUEST_START_BYTES + 2
 """The offset of the client id in a request. The client id's length comes before it."""
 _MAX_WAITING: Final = 4096
 _MAX_WAITING_BYTES: Final = 16 << 20
-_MAX_EARLY: Final = 4096
-_MAX_EARLY_BYTES: Final = 16 << 20
 _CONFIRMED_BY: Final = 3
 """After this many valid requests in a row, a connection is accepted as Kafka, even if no response was
 found."""
@@ -71,6 +69,39 @@ class Keep:
 
 
 KEPT: Final = Keep()
+
+
+class _Unpaired(deque[Exchange]):
+    """Requests or responses that wait for the other one. Frames that are kept count for a limit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: dict[int, int] = {}
+        """How many of them have each correlation id. In a capture with gaps many responses have no request,
+        and thousands of requests may wait."""
+        self._bytes = 0
+
+    @property
+    def are_too_many(self) -> bool:
+        return len(self) > _MAX_WAITING or self._bytes > _MAX_WAITING_BYTES
+
+    def append(self, exchange: Exchange, /) -> None:
+        super().append(exchange)
+        self.ids[exchange.correlation_id] = self.ids.get(exchange.correlation_id, 0) + 1
+        self._bytes += len(exchange.request) + sum(map(len, exchange.response))
+
+    def popleft(self) -> Exchange:
+        exchange = super().popleft()
+        self.ids[exchange.correlation_id] -= 1
+        if not self.ids[exchange.correlation_id]:
+            del self.ids[exchange.correlation_id]
+        self._bytes -= len(exchange.request) + sum(map(len, exchange.response))
+        return exchange
+
+    def clear(self) -> None:
+        super().clear()
+        self.ids.clear()
+        self._bytes = 0
 
 
 class Pairing:
@@ -96,15 +127,10 @@ class Pairing:
         self._keeps_all = keep.requests
         self._read = keep.responses | {ApiKey.METADATA}
         self._special_keys = _SPECIAL | _GROUPS if keep.groups else _SPECIAL
-        self._waiting: deque[Exchange] = deque()
-        self._waiting_bytes = 0
-        self._waiting_ids: dict[int, int] = {}
-        """How many waiting requests have each correlation id. In a capture with gaps many responses have no
-        request, and thousands of requests may wait."""
-        self._early: deque[Exchange] = deque()
-        self._early_bytes = 0
-        self._early_ids: dict[int, int] = {}
-        """The same of responses that came early."""
+        self._waiting = _Unpaired()
+        """The requests without a response so far."""
+        self._early = _Unpaired()
+        """The responses that came before their requests were found."""
         self._number = 0
         self._last_correlation_id = UNSEEN
         self._repeats_ids = False
@@ -153,18 +179,14 @@ class Pairing:
             self._unpaired(response)
         self._out += self._waiting
         self._early.clear()
-        self._early_ids.clear()
         self._waiting.clear()
-        self._waiting_ids.clear()
         out, self._out = self._out, []
         return out
 
     def discard(self) -> None:
         self._out.clear()
         self._waiting.clear()
-        self._waiting_ids.clear()
         self._early.clear()
-        self._early_ids.clear()
 
     # The methods of `framing.FrameOwner`.
 
@@ -180,7 +202,7 @@ class Pairing:
         waiting = self._waiting
         if waiting and waiting[0].correlation_id == correlation_id:
             return waiting[0].api_key in self._read
-        if correlation_id not in self._waiting_ids:
+        if correlation_id not in waiting.ids:
             return None
         return next(one.api_key in self._read for one in waiting if one.correlation_id == correlation_id)
 
@@ -209,9 +231,7 @@ class Pairing:
             api_version=version,
             correlation_id=correlation_id,
             request_time=time,
-            response_time=0,
             request_bytes=size,
-            response_bytes=0,
             request=frame if self.wants_request(api_key) else b"",
             request_missing=missing,
         )
@@ -232,7 +252,7 @@ class Pairing:
     ) -> None:
         waiting = self._waiting
         if waiting and waiting[0].correlation_id == correlation_id and not self._is_ambiguous():
-            request = self._take_first()
+            request = waiting.popleft()
         else:
             found = self._find(correlation_id)
             if found is None:
@@ -247,23 +267,11 @@ class Pairing:
         if self._early and self._answered_early(exchange):
             return
         self._waiting.append(exchange)
-        self._waiting_bytes += len(exchange.request)
-        _put_in(self._waiting_ids, exchange)
-        while self._waiting and (
-            not self._waiting[0].answer_due
-            or len(self._waiting) > _MAX_WAITING
-            or self._waiting_bytes > _MAX_WAITING_BYTES
-        ):
+        while self._waiting and (not self._waiting[0].answer_due or self._waiting.are_too_many):
             self._report_first()
 
     def _report_first(self) -> None:
-        self._out.append(self._take_first())
-
-    def _take_first(self) -> Exchange:
-        request = self._waiting.popleft()
-        self._waiting_bytes -= len(request.request)
-        _take_out(self._waiting_ids, request)
-        return request
+        self._out.append(self._waiting.popleft())
 
     def _is_ambiguous(self) -> bool:
         """Return whether a response may belong to several requests, because their correlation ids are equal.
@@ -273,7 +281,7 @@ class Pairing:
         return self._repeats_ids and self.response_broken and len(self._waiting) > 1
 
     def _find(self, correlation_id: int) -> Exchange | None:
-        count = self._waiting_ids.get(correlation_id, 0)
+        count = self._waiting.ids.get(correlation_id, 0)
         if not count:
             certain = self.confirmed or self.request_broken or self.response_broken
             if not certain and 0 < self._number < _CONFIRMED_BY:
@@ -285,7 +293,7 @@ class Pairing:
             return None
         while self._waiting[0].correlation_id != correlation_id:
             self._report_first()
-        return self._take_first()
+        return self._waiting.popleft()
 
     def _pair(self, request: Exchange, pieces: list[Buffer], size: int, missing: int, end_time: int) -> None:
         request.response_bytes = size
@@ -317,27 +325,19 @@ class Pairing:
             client=self.end.client,
             broker=self.end.broker,
             number=UNSEEN,
-            client_id="",
-            software="",
-            api_key=UNSEEN,
-            api_version=UNSEEN,
             correlation_id=correlation_id,
-            request_time=0,
             response_time=end_time,
-            request_bytes=0,
             response_bytes=size,
             response=pieces,
             response_missing=missing,
         )
         self._early.append(response)
-        _put_in(self._early_ids, response)
-        self._early_bytes += sum(map(len, pieces))
-        while len(self._early) > _MAX_EARLY or self._early_bytes > _MAX_EARLY_BYTES:
+        while self._early.are_too_many:
             self._report_early()
 
     def _answered_early(self, request: Exchange) -> bool:
         """Pair a request with an earlier response: after a gap, requests are found late (`resync`)."""
-        if request.correlation_id not in self._early_ids or self._repeats_ids:
+        if request.correlation_id not in self._early.ids or self._repeats_ids:
             return False
         place = [one.correlation_id for one in self._early].index(request.correlation_id)
         response = self._early[place]
@@ -347,7 +347,7 @@ class Pairing:
             self._report_first()
         for _ in range(place):
             self._report_early()
-        self._take_early()
+        self._early.popleft()
         pieces, size, missing = response.response, response.response_bytes, response.response_missing
         self._pair(request, pieces, size, missing, response.response_time)
         return True
@@ -357,13 +357,7 @@ class Pairing:
             self._report_early()
 
     def _report_early(self) -> None:
-        self._unpaired(self._take_early())
-
-    def _take_early(self) -> Exchange:
-        response = self._early.popleft()
-        self._early_bytes -= sum(map(len, response.response))
-        _take_out(self._early_ids, response)
-        return response
+        self._unpaired(self._early.popleft())
 
     def _unpaired(self, response: Exchange) -> None:
         response.response = []
@@ -419,16 +413,6 @@ _GROUPS: Final = frozenset(
 """The requests of a group's members. Their bodies begin with the group's name."""
 _MANY_GROUPS: Final = 8
 """The first version of OffsetFetch that may request several groups."""
-
-
-def _put_in(ids: dict[int, int], exchange: Exchange) -> None:
-    ids[exchange.correlation_id] = ids.get(exchange.correlation_id, 0) + 1
-
-
-def _take_out(ids: dict[int, int], exchange: Exchange) -> None:
-    ids[exchange.correlation_id] -= 1
-    if not ids[exchange.correlation_id]:
-        del ids[exchange.correlation_id]
 
 
 def _group(frame: Buffer, api_key: int, version: int, body: int) -> str:
