@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from replay.measure.digest import TopicTotals
 from replay.measure.typed import bounded
@@ -19,6 +19,7 @@ from replay.report.model import (
     sessions_bytes,
 )
 
+_Sums = TypeVar("_Sums")
 SUMMED: Final = frozenset(
     {
         "partitions_requested",
@@ -63,41 +64,20 @@ _SPLIT: Final = ("listing_bytes", "empty_entry_bytes", "entry_bytes", "record_by
 def empty() -> FetchReport:
     """Return a report on fetches in which all sums are 0."""
     return FetchReport(
-        actual=Actual(
-            requests=0,
-            responses=0,
-            request_bytes=0,
-            response_bytes=0,
-            record_bytes=0,
-            partitions_requested=0,
-            partitions_answered=0,
-        ),
-        eligible=Eligible(exchanges=0, request_bytes=0, response_bytes=0, record_bytes=0),
-        sessions=SessionsReport(
-            request_bytes=0,
-            response_bytes=0,
-            full=0,
-            incremental=0,
-            sessionless=0,
-            added=0,
-            altered=0,
-            forgotten=0,
-            partitions_requested=0,
-            partitions_answered=0,
-            close_bytes=0,
-            repair_bytes=0,
-        ),
+        actual=_zeros(Actual),
+        eligible=_zeros(Eligible),
+        sessions=_zeros(SessionsReport),
         saved_bytes=0,
         saved_ratio=0.0,
     )
 
 
-def _no_shares() -> Shares:
-    return Shares(listing_bytes=0, empty_entry_bytes=0, entry_bytes=0, record_bytes=0, other_bytes=0)
+def _zeros(kind: type[_Sums]) -> _Sums:
+    return cast("_Sums", dict.fromkeys(kind.__annotations__, 0))
 
 
 def _nowhere() -> Where:
-    return Where(actual=_no_shares(), predicted=_no_shares())
+    return Where(actual=_zeros(Shares), predicted=_zeros(Shares))
 
 
 @dataclass(slots=True, repr=False)

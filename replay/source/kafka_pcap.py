@@ -120,10 +120,7 @@ def _events(
     shares: Iterable[TaskInput], keep: Filter, secrets: Secrets | None = None
 ) -> Iterator[Exchange | ConnectionEnd]:
     connections = Connections(ports=keep.ports, keep=_KEPT, secrets=secrets)
-    for share in shares:
-        for batch in read(share, keep):
-            yield from connections.feed(batch)
-    yield from connections.end()
+    return connections.read(batch for share in shares for batch in read(share, keep))
 
 
 def _check_names(options: MutableMapping[str, str]) -> None:

@@ -89,10 +89,9 @@ def read(path: Path, *keylogs: Path) -> tuple[dict[str, list[Exchange]], list[Co
     found = sources.expand([str(path)])
     secrets, problems = load([str(file) for file in keylogs], found)
     assert problems == []
-    connections = Connections(secrets=secrets)
     exchanges, ends = dict[str, list[Exchange]](), []
     batches = (batch for share in sources.plan(found, 1 << 30) for batch in segments.read(share))
-    for event in (*(event for batch in batches for event in connections.feed(batch)), *connections.end()):
+    for event in Connections(secrets=secrets).read(batches):
         if isinstance(event, Exchange):
             exchanges.setdefault(event.connection, []).append(event)
         else:

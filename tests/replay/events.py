@@ -10,6 +10,4 @@ from replay.capture.packets import segments
 def captured_events(*inputs: Path) -> list[Event]:
     """Return the exchanges and the ends of all connections in some captures, or in folders of captures."""
     shares = sources.plan(sources.expand([str(path) for path in inputs]), 1 << 30)
-    connections = Connections()
-    batches = (batch for share in shares for batch in segments.read(share))
-    return [*(event for batch in batches for event in connections.feed(batch)), *connections.end()]
+    return [*Connections().read(batch for share in shares for batch in segments.read(share))]

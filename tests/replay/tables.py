@@ -42,8 +42,7 @@ def connections(*captures: Path) -> Iterator[list[Exchange | ConnectionEnd]]:
     """Return the events of each pair of ports."""
     for key, found in _batches(captures).items():
         if key:
-            own = Connections()
-            yield [*(event for batch in found for event in own.feed(batch)), *own.end()]
+            yield [*Connections().read(found)]
 
 
 def table(choice: RowFilter, *captures: Path) -> pa.Table:

@@ -214,11 +214,8 @@ def _packets(data: bytes) -> None:
         link=np.full(count, link, np.int64),
     )
     counts = FileCounts(file="fuzz")
-    connections = Connections(keep=Keep(requests=True))
-    for batch in split(runs(window, decode(window, records, EVERYTHING, counts), 0)):
-        for event in connections.feed(batch):
-            repr(event)
-    for event in connections.end():
+    batches = split(runs(window, decode(window, records, EVERYTHING, counts), 0))
+    for event in Connections(keep=Keep(requests=True)).read(batches):
         repr(event)
     FileCounts.from_json(counts.to_json())
 

@@ -78,12 +78,8 @@ def traffic(folder: Path, nodes: Mapping[int, int | None]) -> dict[str, Traffic]
 
 def _fetches(folder: Path, ports: frozenset[int]) -> Iterator[Exchange]:
     connections = Connections(ports=ports, keep=Keep(responses=frozenset({ApiKey.FETCH})))
-    for share in plan(expand([str(folder)]), _ALL):
-        for batch in read(share, Filter(ports=ports)):
-            for event in connections.feed(batch):
-                if isinstance(event, Exchange) and event.api_key == ApiKey.FETCH:
-                    yield event
-    for event in connections.end():
+    shares = plan(expand([str(folder)]), _ALL)
+    for event in connections.read(batch for share in shares for batch in read(share, Filter(ports=ports))):
         if isinstance(event, Exchange) and event.api_key == ApiKey.FETCH:
             yield event
 

@@ -140,6 +140,12 @@ class Connections:
         self._uses: dict[bytes, int] = {}
         """How many connections there were between the same ports."""
 
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Event]:
+        """Read all rows. Yield the events of all connections."""
+        for batch in batches:
+            yield from self.feed(batch)
+        yield from self.end()
+
     def feed(self, batch: pa.RecordBatch) -> Iterator[Event]:
         """Read the next rows, and yield the events of their connections. Rows with FileCounts are skipped."""
         # In parts, for a row takes ten times as much memory in lists.

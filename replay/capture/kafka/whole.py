@@ -19,7 +19,6 @@ from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import Buffer
 from replay.capture.files.window import Column
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.framing import Framing
 from replay.capture.kafka.pairing import CLIENT_ID_AT, Keep, Pairing
 from replay.capture.kafka.pairs import Pairs, Stretches
 from replay.capture.kafka.plausible import HEAD, is_fetch_response, named_starts, request_size
@@ -86,7 +85,7 @@ class WholeConnections:
             packets=self._packets[last] - self._packets[first],
         )
         events: Events = []
-        pairing = Pairing(end, _ignore, self._keep)
+        pairing = Pairing(end, lambda _: None, self._keep)
         at = first
         while at < last:
             pairs = self._take(pairing, at) if at > first else None
@@ -176,7 +175,3 @@ def _may_be_client(ends: tuple[int, int], ports: frozenset[int], *, low: bool) -
     """Return whether the ports of brokers allow one end of a connection to be the client."""
     mine, others = ends if low else reversed(ends)
     return (mine in ports) == (others in ports) or others in ports
-
-
-def _ignore(_: Framing) -> None:
-    """Do nothing: the client is known."""

@@ -120,8 +120,7 @@ def read(
     """
     listed = list(rows)
     keep = Keep(responses=responses)
-    connections = Connections(ports=ports, keep=keep, secrets=secrets)
-    events = [*connections.feed(batch(listed)), *connections.end()]
+    events = [*Connections(ports=ports, keep=keep, secrets=secrets).read([batch(listed)])]
     known = by_connection(events)
     listed.sort(key=lambda one: one.connection)
     for cut in (0, len(listed) // 2):

@@ -34,12 +34,8 @@ def _split(events: Iterable[Event]) -> tuple[list[Exchange], list[ConnectionEnd]
 
 
 def _events_of_file(name: str) -> list[Event]:
-    connections = Connections()
-    events: list[Event] = []
-    for share in plan(expand([str(CAPTURES / f"{name}.pcap")]), 1 << 30):
-        for rows in read_segments(share):
-            events += connections.feed(rows)
-    return events + list(connections.end())
+    shares = plan(expand([str(CAPTURES / f"{name}.pcap")]), 1 << 30)
+    return [*Connections().read(rows for share in shares for rows in read_segments(share))]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -49,8 +45,7 @@ def test_a_connection_that_is_held_is_read_alike(name: str, lost: float) -> None
     rows = [packet for packet in packets(name) if chance.random() >= lost]
     found: list[dict[str, list[Event]]] = []
     for hold in (False, True):
-        connections = Connections(hold=hold)
-        events = [*connections.feed(batch(rows)), *connections.end()]
+        events = Connections(hold=hold).read([batch(rows)])
         found.append({})
         for event in events:
             found[-1].setdefault(event.connection, []).append(event)
@@ -80,8 +75,8 @@ def test_connections_without_payload_are_counted_as_if_they_were_read(ports: fro
         for port in range(1, 1001)
         for place, (low, number, flags) in enumerate(ways[port % len(ways)])
     ]
-    read, held = Connections(ports=ports), Connections(ports=ports, hold=True)
-    ends = [*read.feed(batch(rows)), *read.end()]
+    held = Connections(ports=ports, hold=True)
+    ends = Connections(ports=ports).read([batch(rows)])
 
     assert [*held.feed(batch(rows))] == []
     assert held.end_silent() == Counter(end.reason for end in ends if isinstance(end, ConnectionEnd))

@@ -111,9 +111,7 @@ def test_others_in_the_batch_do_not_matter() -> None:
     with counted() as taken:
         found = read_in_bulk([batch([*lone, *rows, *last])])
     assert taken == [False, True, True]
-    connections = Connections()
-    alone = (connections.feed(batch(part)) for part in (lone, rows, last))
-    known = [event for events in alone for event in (*events, *connections.end())]
+    known = [event for part in (lone, rows, last) for event in Connections().read([batch(part)])]
     assert [*map(joined, found)] == [*map(joined, known)]
 
 
