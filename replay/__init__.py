@@ -17,6 +17,6 @@ and no file, and read no clock.
 - **drive**: ``fetchgate replay drive``. It sends captured requests to a running gateway or broker.
 - **cli**: the command line. It imports a command only when that command is run.
 
-`replay` imports the sans-IO half of `proxy`, and what reads options. `proxy` never imports `replay`: its
-command line finds `replay` by an entry point of the package.
+`replay` imports the sans-IO half of `proxy`, and what reads options and their files. `proxy` never imports
+`replay`: its command line finds `replay` by an entry point of the package.
 """

@@ -62,11 +62,12 @@ COMMAND_LINE = {
     "proxy.command.config",
     "proxy.command.flags",
     "proxy.features.limits.options",
+    "proxy.net.tls",
     "proxy.text.environment",
     "proxy.text.options",
 }
 """What the command line of `replay` uses in addition: its options are declared and read like those of the
-gateway, whose options may be in the same file."""
+gateway, whose options may be in the same file. So are the files of `--broker-tls-ca` and its like."""
 WORLD = frozenset(
     {
         "asyncio",

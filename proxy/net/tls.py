@@ -96,8 +96,8 @@ class BrokerTls:
         self._config = config
         self.reloading: ReloadingContext | None = None
         if config.broker_tls:
-            files = (config.broker_tls_ca, config.broker_tls_key)
-            self.reloading = ReloadingContext(config.broker_tls_cert, files, self._make)
+            ca, cert, key = config.broker_tls_ca, config.broker_tls_cert, config.broker_tls_key
+            self.reloading = ReloadingContext(cert, (ca, key), lambda: broker_context(ca, cert, key))
 
     def connect_args(self, host: str) -> dict[str, Any]:
         """Return the TLS arguments for asyncio to connect to a host. Without TLS, return no arguments."""
@@ -106,16 +106,21 @@ class BrokerTls:
         name = self._config.broker_tls_server_name or host
         return {"ssl": self.reloading.context, "server_hostname": name}
 
-    def _make(self) -> ssl.SSLContext:
-        config = self._config
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        if config.broker_tls_ca is None:
-            context.load_default_certs()
-        else:
-            _trust(context, "--broker-tls-ca", config.broker_tls_ca)
-        if config.broker_tls_cert is not None:
-            load_pair(context, "--broker-tls-cert", config.broker_tls_cert, config.broker_tls_key)
-        return context
+
+def broker_context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
+    """Return the context for connections to brokers, from the files of the options ``--broker-tls-*``.
+
+    Raises:
+        ConfigError: a file can't be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ca is None:
+        context.load_default_certs()
+    else:
+        _trust(context, "--broker-tls-ca", ca)
+    if cert is not None:
+        load_pair(context, "--broker-tls-cert", cert, key)
+    return context
 
 
 class ClientTls:

@@ -1,9 +1,8 @@
 """The options for TLS and SASL in connections to targets, named as in Kafka and in `fetchgate proxy`."""
 
-import os
-import ssl
 from collections.abc import Mapping
 
+from proxy.net.tls import broker_context
 from proxy.text.options import ConfigError
 from replay.drive.access import Access
 from replay.drive.options import PASSWORD_VARIABLE, DriveOptions
@@ -17,7 +16,8 @@ def accesses(options: DriveOptions, environ: Mapping[str, str]) -> tuple[Access,
         ConfigError: options or files can't be used.
     """
     protocols = options.protocols
-    tls = _context(options) if any(protocol.endswith("SSL") for protocol in protocols) else None
+    files = options.broker_tls_ca, options.broker_tls_cert, options.broker_tls_key
+    tls = broker_context(*files) if any(protocol.endswith("SSL") for protocol in protocols) else None
     login = _login(options, environ) if any(protocol.startswith("SASL") for protocol in protocols) else None
     target, against = (
         Access(
@@ -59,33 +59,3 @@ def _login(options: DriveOptions, environ: Mapping[str, str]) -> SaslCredentials
     return SaslCredentials(
         mechanism=options.sasl_mechanism, username=options.sasl_username, password=password
     )
-
-
-def _context(options: DriveOptions) -> ssl.SSLContext:
-    ca, cert, key = options.broker_tls_ca, options.broker_tls_cert, options.broker_tls_key
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        if ca is None:
-            context.load_default_certs()
-        else:
-            context.load_verify_locations(cafile=ca)
-    except OSError as error:
-        raise ConfigError(f"--broker-tls-ca {ca}: {_why(error, 'it has no certificate in PEM')}") from None
-    if cert is not None:
-        try:
-            context.load_cert_chain(cert, key, password=_no_passphrase)
-        except ConfigError as error:
-            raise ConfigError(f"--broker-tls-key {key or cert}: {error}") from None
-        except OSError as error:
-            why = _why(error, "it and --broker-tls-key are not a certificate and its key in PEM")
-            raise ConfigError(f"--broker-tls-cert {cert}: {why}") from None
-    return context
-
-
-def _why(error: OSError, otherwise: str) -> str:
-    return otherwise if isinstance(error, ssl.SSLError) or not error.errno else os.strerror(error.errno)
-
-
-def _no_passphrase() -> str:
-    """Raise an error. OpenSSL calls this callback instead of asking for a passphrase at the terminal."""
-    raise ConfigError("the key is encrypted; give one without a passphrase")

@@ -1,11 +1,13 @@
 """The TLS and SASL options of `fetchgate replay drive`: their effect, and the messages if they are wrong."""
 
 import asyncio
+import ssl
 from pathlib import Path
 
 import pytest
 
 from proxy.addresses import Address
+from proxy.text.error_text import short
 from proxy.text.options import ConfigError
 from replay.cli import read
 from replay.drive.access import Access
@@ -17,6 +19,10 @@ from tools.certificates import Authority
 USER = ("--sasl-mechanism", "SCRAM-SHA-256", "--sasl-username", "alice")
 ALONE = "has no effect alone: give --security-protocol"
 PASSWORD = {PASSWORD_VARIABLE: "from the environment"}
+with pytest.raises(ssl.SSLError) as _refused:
+    ssl.create_default_context().load_cert_chain(__file__)
+NOT_PEM = short(_refused.value)
+"""OpenSSL's words for a file that is not PEM."""
 
 
 def options(*arguments: str) -> DriveOptions:
@@ -141,11 +147,11 @@ def test_certificates_are_loaded(tmp_path: Path) -> None:
         ),
         (
             ("--security-protocol", "SSL", "--broker-tls-ca", __file__),
-            f"--broker-tls-ca {__file__}: it has no certificate in PEM",
+            f"--broker-tls-ca {__file__}: the file has no certificate in PEM (no certificate or crl found)",
         ),
         (
             ("--security-protocol", "SSL", "--broker-tls-cert", __file__),
-            f"--broker-tls-cert {__file__}: it and --broker-tls-key are not a certificate and its key in PEM",
+            f"--broker-tls-cert {__file__}: give a certificate and its key in PEM ({NOT_PEM})",
         ),
         (
             ("--security-protocol", "SSL", "--broker-tls-key", __file__),
