@@ -11,30 +11,28 @@ knows the traffic may recognise it by them.
 import re
 from base64 import b32encode
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final, cast
 
-from replay.report.model import (
-    BothSides,
-    BrokerRow,
-    ClientRow,
-    ConnectionRow,
-    CooperativeReport,
-    CooperativeRow,
-    Decision,
-    Filters,
-    LimitsReport,
-    Net,
-    NetPaying,
-    Problem,
-    Report,
-    SlotsRow,
-    ToDo,
-    TopicRow,
-)
-from replay.report.zones_model import ZonesReport
+from replay.report.model import Report
 
 MAX_KEY: Final = 64
 """The maximum of bytes in a key (the limit of blake2b)."""
+_KINDS: Final = {
+    "client_id": "client",
+    "clients": "client",
+    "topic": "topic",
+    "topics": "topic",
+    "group": "group",
+    "rack": "rack",
+    "from": "rack",
+    "to": "rack",
+    "hosts": "host",
+    "addresses": "host",
+    "file": "file",
+}
+"""What a field of the report names, wherever it is in the report. It has a name, or a list of names."""
+_WITH_ENDPOINTS: Final = frozenset({"broker", "client", "connection", "client_side", "broker_side"})
+"""The fields whose text has host:port, once or twice."""
 _ADDRESS: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){3,7}")
 """IPv4 and IPv6 addresses in a sentence. An IPv6 address has at least three colons; a time has two."""
 _ENDPOINT: Final = re.compile(r"(?P<host>\[[^\]]*\]|[^\s:\[\]]+):(?P<port>\d+)")
@@ -46,167 +44,48 @@ def anonymize(report: Report, key: bytes = b"") -> Report:
     `key` is a secret of at most `MAX_KEY` bytes. Somebody who does not know it can't test guessed names.
     Reports with the same key can be compared.
     """
-    return _Pseudonyms(key).report(report)
+    return cast("Report", _Pseudonyms(key).value(report))
 
 
 class _Pseudonyms:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def report(self, report: Report) -> Report:
-        read = report["input"]
-        made: Report = {
-            **report,
-            "filters": self._filters(report["filters"]),
-            "decision": self._decision(report["decision"]),
-            "input": {**read, "problems": [self._problem(problem) for problem in read["problems"]]},
-            "both_sides": [self._both_sides(row) for row in report["both_sides"]],
-            "by_client": [self._client(row) for row in report["by_client"]],
-            "by_topic": [self._topic(row) for row in report["by_topic"]],
-            "by_broker": [self._broker(row) for row in report["by_broker"]],
-            "connections": [self._connection(row) for row in report["connections"]],
-            "slots": [self._slots(row) for row in report["slots"]],
-            "limits": self._limits(report["limits"]),
-        }
-        if "floors" in report:
-            made["floors"] = {
-                **report["floors"],
-                "by_client": [
-                    {**row, "client_id": self._name("client", row["client_id"])}
-                    for row in report["floors"]["by_client"]
-                ],
-            }
-        if net := report["modelled"]["net"]:
-            made["modelled"] = {**report["modelled"], "net": self._net(net)}
-        if "cooperative" in report:
-            made["cooperative"] = self._cooperative(report["cooperative"])
-        if "zones" in report:
-            made["zones"] = self._zones(report["zones"])
-        return made
+    def value(self, value: Any) -> Any:
+        """Return a part of the report with pseudonyms for all names in it."""
+        if isinstance(value, list):
+            return [self.value(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        found = {field: self._field(field, one) for field, one in value.items()}
+        if "problem" in value:
+            found["problem"] = self._problem(value["problem"], value["file"], found["file"])
+        return found
+
+    def _field(self, field: str, value: Any) -> Any:
+        if field in _WITH_ENDPOINTS and isinstance(value, str):
+            return _ENDPOINT.sub(lambda match: f"{self._host(match['host'])}:{match['port']}", value)
+        kind = _KINDS.get(field, "")
+        if kind and isinstance(value, str):
+            return self._name(kind, value)
+        if kind and isinstance(value, list):
+            return [self._name(kind, one) if isinstance(one, str) else self.value(one) for one in value]
+        return self.value(value)
+
+    def _problem(self, problem: str, file: str, pseudonym: str) -> str:
+        text = problem.replace(file, pseudonym) if file else problem
+        return _ADDRESS.sub(lambda match: self._host(match[0]), text)
+
+    def _host(self, host: str) -> str:
+        return self._name("host", host)
 
     def _name(self, kind: str, name: str) -> str:
         """Return a pseudonym such as "client-k7m2qx5p"; "" for ""."""
+        if kind == "host":
+            name = name.strip("[]")
         if not name:
             return ""
         text = name.encode(errors="surrogatepass")
         # 40 bits: two names hardly ever have the same pseudonym.
         digest = blake2b(text, key=self._key, person=kind.encode(), digest_size=5).digest()
         return f"{kind}-{b32encode(digest).decode().lower()}"
-
-    def _endpoints(self, text: str) -> str:
-        return _ENDPOINT.sub(lambda match: f"{self._host(match['host'])}:{match['port']}", text)
-
-    def _host(self, host: str) -> str:
-        return self._name("host", host.strip("[]"))
-
-    def _filters(self, filters: Filters) -> Filters:
-        return {
-            "ports": filters["ports"],
-            "hosts": [self._host(host) for host in filters["hosts"]],
-            "clients": [self._name("client", client) for client in filters["clients"]],
-            "topics": [self._name("topic", topic) for topic in filters["topics"]],
-        }
-
-    def _problem(self, problem: Problem) -> Problem:
-        file = self._name("file", problem["file"])
-        text = problem["problem"].replace(problem["file"], file) if file else problem["problem"]
-        text = _ADDRESS.sub(lambda match: self._host(match[0]), text)
-        return {"file": file, "problem": text}
-
-    def _decision(self, decision: Decision) -> Decision:
-        to_do: list[ToDo] = [
-            {**row, "client_id": self._name("client", row["client_id"])} for row in decision["to_do"]
-        ]
-        return {**decision, "to_do": to_do}
-
-    def _client(self, row: ClientRow) -> ClientRow:
-        return {**row, "client_id": self._name("client", row["client_id"])}
-
-    def _topic(self, row: TopicRow) -> TopicRow:
-        return {**row, "topic": None if row["topic"] is None else self._name("topic", row["topic"])}
-
-    def _broker(self, row: BrokerRow) -> BrokerRow:
-        return {**row, "broker": self._endpoints(row["broker"])}
-
-    def _both_sides(self, row: BothSides) -> BothSides:
-        client_side, broker_side = map(self._endpoints, (row["client_side"], row["broker_side"]))
-        return {**row, "client_side": client_side, "broker_side": broker_side}
-
-    def _slots(self, row: SlotsRow) -> SlotsRow:
-        return {**row, "broker": self._endpoints(row["broker"])}
-
-    def _limits(self, limits: LimitsReport) -> LimitsReport:
-        return {
-            **limits,
-            "by_client": [
-                {**row, "client_id": self._name("client", row["client_id"])} for row in limits["by_client"]
-            ],
-            "longest": [
-                {
-                    **row,
-                    "client_id": self._name("client", row["client_id"]),
-                    "broker": self._endpoints(row["broker"]),
-                    "topic": self._name("topic", row["topic"]),
-                }
-                for row in limits["longest"]
-            ],
-        }
-
-    def _net(self, net: Net) -> Net:
-        zoned = net["between_zones"]
-        return {
-            **net,
-            "paying": self._paying(net["paying"]),
-            "between_zones": zoned and {**zoned, "paying": self._paying(zoned["paying"])},
-        }
-
-    def _paying(self, paying: NetPaying) -> NetPaying:
-        return {**paying, "addresses": [self._host(host) for host in paying["addresses"]]}
-
-    def _cooperative(self, cooperative: CooperativeReport) -> CooperativeReport:
-        rows: list[CooperativeRow] = [
-            {
-                **row,
-                "group": None if row["group"] is None else self._name("group", row["group"]),
-                "client_id": None if row["client_id"] is None else self._name("client", row["client_id"]),
-            }
-            for row in cooperative["groups"]
-        ]
-        return {**cooperative, "groups": rows}
-
-    def _zones(self, zones: ZonesReport) -> ZonesReport:
-        return {
-            **zones,
-            "brokers": [
-                {**row, "broker": self._endpoints(row["broker"]), "rack": self._rack(row["rack"])}
-                for row in zones["brokers"]
-            ],
-            "clients": [{**row, "rack": self._rack(row["rack"])} for row in zones["clients"]],
-            "by_client": [
-                {**row, "client_id": self._name("client", row["client_id"])} for row in zones["by_client"]
-            ],
-            "by_topic": [
-                {**row, "topic": None if row["topic"] is None else self._name("topic", row["topic"])}
-                for row in zones["by_topic"]
-            ],
-            "pairs": [
-                {**row, "from": self._rack(row["from"]), "to": self._rack(row["to"])}
-                for row in zones["pairs"]
-            ],
-            "leaders": [
-                {**row, "topic": self._name("topic", row["topic"]), "rack": self._rack(row["rack"])}
-                for row in zones["leaders"]
-            ],
-        }
-
-    def _rack(self, rack: str | None) -> str | None:
-        return None if rack is None else self._name("rack", rack)
-
-    def _connection(self, row: ConnectionRow) -> ConnectionRow:
-        return {
-            **row,
-            "connection": self._endpoints(row["connection"]),
-            "client": self._endpoints(row["client"]),
-            "broker": self._endpoints(row["broker"]),
-            "client_id": self._name("client", row["client_id"]),
-        }
