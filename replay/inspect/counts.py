@@ -246,16 +246,12 @@ class Inspection:
             return f"Next: {CAPTURE_CONSUMERS}"
         if self.fetches():
             return ""
-        payload = {reason: others.bytes for reason, others in self.others.items()}
         other_ports: Counter[int] = Counter()
         for file in self.files.values():
             other_ports.update(file.other_ports)
         return next_step(
             kafka=len(self.kafka()),
-            payload=sum(payload.values()),
-            tls=sum(payload.get(reason, 0) for reason in reasons.ALL),
-            late=payload.get(reasons.NO_HANDSHAKE, 0),
-            other=payload.get(reasons.NO_SECRETS, 0),
+            payload={reason: others.bytes for reason, others in self.others.items()},
             ports=self._ports,
             other_ports=other_ports,
             unread=self.unread(),

@@ -26,7 +26,7 @@ from replay.measure.table import DETAILS, Detail
 from replay.measure.typed import bounded
 from replay.measure.zones import ZoneBytes, ZoneSums, topic_name
 from replay.report.decision import CaptureApart
-from replay.report.model import FetchReport, NotEligible
+from replay.report.model import FetchReport, Passed
 from replay.simulate.session_cache import CacheEvent, SlotsUse, simulate
 
 TOP: Final = 50
@@ -128,7 +128,7 @@ class Collected:
     be of any host, so it has a key for each broker."""
     connections: list[CountedConnection] = field(default_factory=list)
     """The connections with the most bytes."""
-    not_eligible: dict[str, NotEligible] = field(default_factory=dict)
+    not_eligible: dict[str, Passed] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
     files: dict[tuple[int, str], FileCounts] = field(default_factory=dict)
     ends: dict[str, ConnectionEnd] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class Collected:
         self.connections += other.connections
         self._keep_largest()
         for reason, row in other.not_eligible.items():
-            self._add_not_eligible(reason, row["exchanges"], row["bytes"])
+            sums.add_passed(self.not_eligible, reason, row)
         self.rows += other.rows
         for counts in other.files.values():
             self._add_file(counts)
@@ -422,13 +422,7 @@ class Collected:
         ):
             fetches.add(group)
         if not group["eligible"] and group["row"] != "closing":
-            size = group["request_bytes"] + group["response_bytes"]
-            self._add_not_eligible(group["reason"] or "not understood", group["count"], size)
-
-    def _add_not_eligible(self, reason: str, exchanges: int, size: int) -> None:
-        row = self.not_eligible.setdefault(reason, NotEligible(exchanges=0, bytes=0))
-        row["exchanges"] += exchanges
-        row["bytes"] += size
+            sums.add_passed(self.not_eligible, *sums.passed_in(group))
 
 
 def _host(address: str) -> str:

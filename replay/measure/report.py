@@ -32,6 +32,7 @@ from replay.report.decision import (
     add_up_hosts,
     client_key,
     decide,
+    of_client,
     saved_by_waiting_alone,
     why,
 )
@@ -51,7 +52,6 @@ from replay.report.model import (
     LimitFigures,
     LimitsReport,
     LimitsRow,
-    Passed,
     PolicyRow,
     Problem,
     ReadableReport,
@@ -97,7 +97,8 @@ class About:
 
 def report(found: Collected, about: About) -> Report:
     """Make the report."""
-    whole = found.whole.fetch()
+    all_fetches = found.whole.row()
+    whole = all_fetches["fetch"]
     stretches = found.stretches(filtered=bool(about.filters["ports"]))
     time = _time(stretches)
     found.timeline.fit(sum(last - first for first, last in stretches))
@@ -163,7 +164,7 @@ def report(found: Collected, about: About) -> Report:
         where=found.whole.where,
         readable=_readable(found.ends.values()),
         not_eligible=dict(sorted(found.not_eligible.items())),
-        passed=_passed(found.whole),
+        passed=all_fetches["passed"],
         slots=_slots(found),
         limits=_limits(found, about.max_fetch_bytes),
         modelled=in_model,
@@ -189,13 +190,9 @@ def _next_step(found: Collected, about: About) -> str:
     others: Counter[int] = Counter()
     for counts in found.files.values():
         others.update(counts.other_ports)
-    payload = {reason: end.client_bytes + end.broker_bytes for reason, end in found.ends.items()}
     return next_step(
         kafka=found.kafka_connections,
-        payload=sum(payload.values()),
-        tls=sum(payload.get(reason, 0) for reason in reasons.ALL),
-        late=payload.get(reasons.NO_HANDSHAKE, 0),
-        other=payload.get(reasons.NO_SECRETS, 0),
+        payload={reason: end.client_bytes + end.broker_bytes for reason, end in found.ends.items()},
         ports=about.filters["ports"],
         other_ports=others if about.filters["ports"] else None,
         filters=[
@@ -251,26 +248,18 @@ def _both_sides(found: Collected) -> list[BothSides]:
 def _by_client(found: Collected) -> list[ClientRow]:
     return [
         ClientRow(
-            client_id=client_id,
-            software=software,
-            fetch_version=version,
+            **of_client(client),
             connections=fetches.connections,
             connection_seconds=fetches.lasted / _SECOND,
-            fetch=fetches.fetch(),
-            passed=_passed(fetches),
+            **fetches.row(),
         )
-        for (client_id, software, version), fetches in _largest(found.clients)
+        for client, fetches in _largest(found.clients)
     ]
 
 
 def _by_broker(found: Collected) -> list[BrokerRow]:
     return [
-        BrokerRow(
-            broker=broker,
-            connections=fetches.connections,
-            fetch=fetches.fetch(),
-            passed=_passed(fetches),
-        )
+        BrokerRow(broker=broker, connections=fetches.connections, **fetches.row())
         for broker, fetches in _largest(found.brokers)
     ]
 
@@ -283,15 +272,10 @@ def _connections(found: Collected) -> list[ConnectionRow]:
             broker=one.broker,
             client_id=one.client_id,
             software=one.software,
-            fetch=one.fetches.fetch(),
-            passed=_passed(one.fetches),
+            **one.fetches.row(),
         )
         for one in found.largest()
     ]
-
-
-def _passed(fetches: FetchSums) -> dict[str, Passed]:
-    return dict(sorted(fetches.passed.items()))
 
 
 def _largest(sums_of: Mapping[Any, FetchSums]) -> list[tuple[Any, FetchSums]]:
@@ -404,9 +388,7 @@ def _floors(found: Collected, by_client: list[ClientRow], floors: Floors) -> Flo
         figures, own = found.floors.get(key, FloorFigures()), client["fetch"]["actual"]["requests"]
         whole.add(figures)
         requests += own
-        rows.append(
-            FloorsRow(client_id=key[0], software=key[1], fetch_version=key[2], **_floor_figures(figures, own))
-        )
+        rows.append(FloorsRow(**of_client(key), **_floor_figures(figures, own)))
     return FloorsReport(
         fetch_min_bytes=floors.min_bytes,
         fetch_max_wait_seconds=floors.max_wait_ms / 1e3,
@@ -438,14 +420,8 @@ def _limits(found: Collected, max_fetch_bytes: int) -> LimitsReport:
         max_fetch_bytes=max_fetch_bytes,
         **_limit_figures(whole),
         by_client=[
-            LimitsRow(
-                client_id=client_id,
-                software=software,
-                fetch_version=version,
-                max_bytes=counted.max_bytes,
-                **_limit_figures(counted),
-            )
-            for (client_id, software, version), counted in order
+            LimitsRow(**of_client(client), max_bytes=counted.max_bytes, **_limit_figures(counted))
+            for client, counted in order
         ],
         longest=_longest(found),
     )

@@ -7,8 +7,10 @@ from typing import Any, Final, TypeVar, cast
 from replay.measure.digest import TopicTotals
 from replay.measure.typed import bounded
 from replay.report.model import (
+    PARTS,
     Actual,
     Eligible,
+    FetchesRow,
     FetchReport,
     Passed,
     SessionsReport,
@@ -48,16 +50,10 @@ SUMMED: Final = frozenset(
     }
 )
 """The columns of fetches that are added up in a group."""
-_SESSIONS: Final = (
-    "full",
-    "incremental",
-    "sessionless",
-    "added",
-    "altered",
-    "forgotten",
-    "close_bytes",
-    "repair_bytes",
-)
+_CAPTURED: Final = ("request_bytes", "response_bytes", "record_bytes")
+_LISTED: Final = ("partitions_requested", "partitions_answered")
+_OF_BOTH: Final = frozenset({*_CAPTURED, *_LISTED})
+"""The figures of fetches as captured. Those with sessions are in columns that begin with ``session_``."""
 _SPLIT: Final = ("listing_bytes", "empty_entry_bytes", "entry_bytes", "record_bytes")
 
 
@@ -116,7 +112,7 @@ class FetchSums:
         if captured and group["eligible"]:
             self._add_eligible(group)
         if captured and (group["reason"] or not group["eligible"]):
-            self._add_passed(group)
+            add_passed(self.passed, *passed_in(group))
         self._add_sessions(group)
         self._add_where(group)
 
@@ -125,49 +121,35 @@ class FetchSums:
         self.lasted = bounded(self.lasted + other.lasted)
         self.closes += other.closes
         for reason, passed in other.passed.items():
-            row = self.passed.setdefault(reason, Passed(exchanges=0, bytes=0))
-            row["exchanges"] += passed["exchanges"]
-            row["bytes"] += passed["bytes"]
+            add_passed(self.passed, reason, passed)
         add(self.sums, other.fetch())
-        where = other.where
-        for mine, others in (
-            (self.where["actual"], where["actual"]),
-            (self.where["predicted"], where["predicted"]),
-        ):
-            for name in others:
-                mine[name] += others[name]  # type: ignore[literal-required]  # keys of Shares
+        for way in ("actual", "predicted"):
+            for name, count in other.where[way].items():
+                self.where[way][name] += count  # type: ignore[literal-required]  # keys of Shares
 
     def fetch(self) -> FetchReport:
         return with_savings(self.sums)
+
+    def row(self) -> FetchesRow:
+        return FetchesRow(fetch=self.fetch(), passed=dict(sorted(self.passed.items())))
 
     def _add_actual(self, group: Mapping[str, Any]) -> None:
         actual = self.sums["actual"]
         actual["requests"] += group["count"]
         actual["responses"] += group["count"] if group["row"] == "exchange" else 0
-        for name in ("request_bytes", "response_bytes", "record_bytes"):
+        for name in (*_CAPTURED, *_LISTED):
             actual[name] += group[name]
-        actual["partitions_requested"] += group["partitions_requested"]
-        actual["partitions_answered"] += group["partitions_answered"]
 
     def _add_eligible(self, group: Mapping[str, Any]) -> None:
         eligible = self.sums["eligible"]
         eligible["exchanges"] += group["count"]
-        for name in ("request_bytes", "response_bytes", "record_bytes"):
+        for name in _CAPTURED:
             eligible[name] += group[name]
-
-    def _add_passed(self, group: Mapping[str, Any]) -> None:
-        row = self.passed.setdefault(group["reason"] or "not understood", Passed(exchanges=0, bytes=0))
-        row["exchanges"] += group["count"]
-        row["bytes"] += group["request_bytes"] + group["response_bytes"]
 
     def _add_sessions(self, group: Mapping[str, Any]) -> None:
         sessions = self.sums["sessions"]
-        sessions["request_bytes"] += group["session_request_bytes"]
-        sessions["response_bytes"] += group["session_response_bytes"]
-        sessions["partitions_requested"] += group["session_partitions_requested"]
-        sessions["partitions_answered"] += group["session_partitions_answered"]
-        for name in _SESSIONS:
-            sessions[name] += group[name]
+        for name in sessions:
+            sessions[name] += group[f"session_{name}" if name in _OF_BOTH else name]  # type: ignore[literal-required]  # its own names
 
     def _add_where(self, group: Mapping[str, Any]) -> None:
         actual, predicted = self.where["actual"], self.where["predicted"]
@@ -193,6 +175,19 @@ def with_savings(fetch: FetchReport) -> FetchReport:
     )
 
 
+def add_passed(passed: dict[str, Passed], reason: str, more: Passed) -> None:
+    """Add fetches that did not use a session."""
+    row = passed.setdefault(reason, Passed(exchanges=0, bytes=0))
+    row["exchanges"] += more["exchanges"]
+    row["bytes"] += more["bytes"]
+
+
+def passed_in(group: Mapping[str, Any]) -> tuple[str, Passed]:
+    """Return the reason why the fetches of a group did not use a session, and their counts."""
+    size = group["request_bytes"] + group["response_bytes"]
+    return group["reason"] or "not understood", Passed(exchanges=group["count"], bytes=size)
+
+
 def add_topic(fetch: FetchReport, totals: TopicTotals) -> None:
     """Add the sums of one topic on one connection to the sums of fetches."""
     for prefix, part in (
@@ -206,16 +201,16 @@ def add_topic(fetch: FetchReport, totals: TopicTotals) -> None:
 
 def add(fetch: FetchReport, other: FetchReport) -> None:
     """Add other sums to the sums in `fetch`, without computing the savings."""
-    for part in ("actual", "eligible", "sessions"):
-        for name, count in other[part].items():
+    for part in PARTS:
+        for name, count in other[part].items():  # type: ignore[literal-required]  # its parts
             fetch[part][name] += count  # type: ignore[literal-required]  # keys of its parts
 
 
 def subtract(whole: FetchReport, parts: Iterable[FetchReport]) -> FetchReport:
     """Return the sums of `whole` minus the sums of all `parts`."""
     rest = empty()
-    for part in ("actual", "eligible", "sessions"):
-        for name in rest[part]:
+    for part in PARTS:
+        for name in rest[part]:  # type: ignore[literal-required]  # its parts
             parts_sum = sum(one[part][name] for one in parts)  # type: ignore[literal-required]  # keys of Fetch
             rest[part][name] = whole[part][name] - parts_sum  # type: ignore[literal-required]  # keys of Fetch
     return with_savings(rest)

@@ -16,21 +16,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from proxy.text.printable import printable
-from replay.report.decision import why
-from replay.report.model import (
-    Actual,
-    BrokerRow,
-    ClientRow,
-    ConnectionRow,
-    Eligible,
-    FetchReport,
-    Net,
-    Report,
-    SessionsReport,
-    ToDo,
-    TopicRow,
-    predicted_bytes,
-)
+from replay.report.decision import client_key, of_client, why
+from replay.report.model import PARTS, FetchReport, Net, Report, predicted_bytes
 from replay.report.zones_model import ByZone, ZonedBytes, ZonesReport
 
 NAMES: Final = (
@@ -46,13 +33,8 @@ NAMES: Final = (
 )
 """The columns with the names that identify a row. A row of the kind `topic` without a topic has the bytes of
 frames that belong to no topic."""
-FIELDS: Final = tuple(
-    (group, field)
-    for group, fields in (("actual", Actual), ("eligible", Eligible), ("sessions", SessionsReport))
-    for field in fields.__annotations__
-)
 FIGURES: Final = (
-    *(f"{group}_{field}" for group, field in FIELDS),
+    *(f"{part}_{field}" for part, fields in PARTS.items() for field in fields.__annotations__),
     "predicted_bytes",
     "saved_bytes",
     "saved_ratio",
@@ -80,9 +62,8 @@ MORE: Final = (
 why nothing is saved; in a row `passed`, why its fetches did not use a session. Only rows `passed` have
 `passed_exchanges` and `passed_bytes`."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
-ZONE_KINDS: Final = tuple(ZonedBytes.__annotations__)
 ZONE_COLUMNS: Final = (
-    *(f"{kind}_{zone}_zone" for kind in ZONE_KINDS for zone in ByZone.__annotations__),
+    *(f"{kind}_{zone}_zone" for kind in ZonedBytes.__annotations__ for zone in ByZone.__annotations__),
     "client_rack_bytes",
     "rack_clients_bytes",
     "from_rack",
@@ -100,12 +81,15 @@ def render(report: Report) -> str:
     them. Names from clients and brokers are printable. If a spreadsheet would take a name for a formula, an
     apostrophe is put before the name.
     """
-    zones = report.get("zones")
-    columns = COLUMNS if zones is None else (*COLUMNS, *ZONE_COLUMNS)
+    columns, rows = COLUMNS, [*_rows(report)]
+    if "zones" in report:
+        columns = (*COLUMNS, *ZONE_COLUMNS)
+        rows += _zone_rows(report["zones"])
     text = io.StringIO(newline="")
+    # What a row of the report has and no column is named for is left out.
     writer = csv.DictWriter(text, columns, extrasaction="ignore")
     writer.writeheader()
-    for row in (*_rows(report), *(_zone_rows(zones) if zones is not None else ())):
+    for row in rows:
         writer.writerow({name: _plain(value) for name, value in row.items()})
     return text.getvalue()
 
@@ -117,40 +101,26 @@ def _plain(value: object) -> object:
     return "'" + printable(value) if value.startswith(_FORMULA) else printable(value)
 
 
-def _rows(report: Report) -> Iterator[Mapping[str, object]]:
-    # What a row of the report has and no column is named for is left out.
+def _rows(report: Report) -> Iterator[Mapping[str, Any]]:
     decision = report["decision"]
-    yield {
-        **decision,
-        "by": "total",
-        "connections": report["input"]["connections"],
-        **_figures(report["fetch"]),
-        "to_do": None,
-        **_net(report["modelled"]["net"]),
-    }
-    to_do = {_client_key(row): row for row in decision["to_do"]}
+    whole = {"connections": report["input"]["connections"], **_net(report["modelled"]["net"])}
+    yield {**decision, "by": "total", **_figures(report["fetch"]), **whole, "to_do": None}
+    to_do = {client_key(row): row for row in decision["to_do"]}
     for client in report["by_client"]:
-        advice = to_do[_client_key(client)]
-        yield {**advice, **_of("client", client), "to_do": advice["sentence"], **_why(client)}
+        advice = to_do[client_key(client)]
+        yield {**advice, **_of("client", client), "to_do": advice["sentence"]}
         for reason, passed in client["passed"].items():
-            yield {
-                "by": "passed",
-                "client_id": client["client_id"],
-                "software": client["software"],
-                "fetch_version": client["fetch_version"],
-                "reason": reason,
-                "passed_exchanges": passed["exchanges"],
-                "passed_bytes": passed["bytes"],
-            }
+            counts = {f"passed_{name}": count for name, count in passed.items()}
+            yield {"by": "passed", **of_client(client_key(client)), "reason": reason, **counts}
     for topic in report["by_topic"]:
-        yield _of("topic", topic)
+        yield {**topic, "by": "topic", **_figures(topic["fetch"])}
     for broker in report["by_broker"]:
-        yield {**_of("broker", broker), **_why(broker)}
+        yield _of("broker", broker)
     for connection in report["connections"]:
-        yield {**_of("connection", connection), **_why(connection)}
+        yield _of("connection", connection)
 
 
-def _zone_rows(zones: ZonesReport) -> Iterator[Mapping[str, object]]:
+def _zone_rows(zones: ZonesReport) -> Iterator[Mapping[str, Any]]:
     moved = {f"{way}_bytes": zones[way]["moved_bytes"] for way in ("client_rack", "rack_clients")}
     yield {"by": "zones", **_by_zone(zones), **moved}
     for client in zones["by_client"]:
@@ -158,53 +128,29 @@ def _zone_rows(zones: ZonesReport) -> Iterator[Mapping[str, object]]:
     for topic in zones["by_topic"]:
         yield {**topic, "by": "zone topic", **_by_zone(topic)}
     for pair in zones["pairs"]:
-        yield {
-            "by": "zone pair",
-            "from_rack": pair["from"],
-            "to_rack": pair["to"],
-            "zone_bytes": pair["bytes"],
-        }
+        racks = {"from_rack": pair["from"], "to_rack": pair["to"]}
+        yield {"by": "zone pair", **racks, "zone_bytes": pair["bytes"]}
 
 
 def _by_zone(row: Mapping[str, Any]) -> dict[str, int]:
-    return {
-        f"{kind}_{zone}_zone": count
-        for kind in ZONE_KINDS
-        if kind in row
-        for zone, count in row[kind].items()
-    }
+    kinds = [kind for kind in ZonedBytes.__annotations__ if kind in row]
+    return {f"{kind}_{zone}_zone": count for kind in kinds for zone, count in row[kind].items()}
 
 
-def _of(kind: str, row: ClientRow | TopicRow | BrokerRow | ConnectionRow) -> dict[str, object]:
-    return {**row, "by": kind, **_figures(row["fetch"])}
-
-
-def _why(row: ClientRow | BrokerRow | ConnectionRow) -> dict[str, str]:
-    return {"reason": why(row["fetch"], row["passed"])}
-
-
-def _client_key(row: ClientRow | ToDo) -> tuple[str, str, int]:
-    return row["client_id"], row["software"], row["fetch_version"]
+def _of(kind: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "by": kind, **_figures(row["fetch"]), "reason": why(row["fetch"], row["passed"])}
 
 
 def _net(net: Net | None) -> dict[str, float]:
     if net is None:
         return {}
     between = net["between_zones"]
-    return {"net_per_month": net["services"][0]["net_per_month"]} | (
-        {"net_between_zones_per_month": between["net_per_month"]} if between else {}
-    )
+    found = {"net_per_month": net["services"][0]["net_per_month"]}
+    return found | ({"net_between_zones_per_month": between["net_per_month"]} if between else {})
 
 
 def _figures(fetch: FetchReport) -> dict[str, int | float]:
-    groups: Mapping[str, Mapping[str, int]] = {
-        "actual": fetch["actual"],  # type: ignore[dict-item] # a TypedDict of int fields
-        "eligible": fetch["eligible"],  # type: ignore[dict-item] # the same
-        "sessions": fetch["sessions"],  # type: ignore[dict-item] # the same
-    }
-    figures: dict[str, int | float] = {f"{group}_{field}": groups[group][field] for group, field in FIELDS}
-    return figures | {
-        "predicted_bytes": predicted_bytes(fetch),
-        "saved_bytes": fetch["saved_bytes"],
-        "saved_ratio": fetch["saved_ratio"],
-    }
+    parts = {part: fetch[part] for part in PARTS}  # type: ignore[literal-required]  # they are its fields
+    figures = {f"{part}_{name}": count for part, fields in parts.items() for name, count in fields.items()}
+    saved = {name: fetch[name] for name in ("saved_bytes", "saved_ratio")}
+    return {**figures, "predicted_bytes": predicted_bytes(fetch), **saved}

@@ -20,22 +20,29 @@ from replay.report.model import (
     FetchReport,
     Money,
     Net,
+    OfClient,
     Passed,
     Report,
     ToDo,
     actual_bytes,
     predicted_bytes,
 )
+from replay.report.net import net_lines
 from replay.report.settings import settings
 from replay.report.wording import (
     HOUR,
     LEAST,
     SHORT,
+    counted_twice,
+    decided,
     estimated_amount,
     estimated_size,
+    hosts_apart,
+    how_sure,
     listed,
     meaning,
     number,
+    on_loopback,
     percent,
     quoted,
     saving_known,
@@ -77,7 +84,7 @@ _BEFORE_WAITING: Final = {
 }
 _MAY_WAIT: Final = frozenset({"", *_BEFORE_WAITING, "resting", "delta not smaller"})
 """Only if the main reason is one of these, the advice may be to fetch more records in fewer fetches."""
-_UPGRADES: Final[dict[str, _Advice]] = {
+_BY_REASON: Final[dict[str, _Advice]] = {
     "leader epochs": (
         "upgrade brokers",
         "Upgrade the brokers to Kafka 2.5 or later: older sessions forget leader epochs (KAFKA-9338).",
@@ -90,8 +97,6 @@ _UPGRADES: Final[dict[str, _Advice]] = {
         "upgrade brokers",
         "Upgrade the brokers to Kafka 4.0 or later: sessions of older brokers forget errors 35 and 76.",
     ),
-}
-_OTHERS: Final[dict[str, _Advice]] = {
     "native session": ("own sessions", "It has sessions of its own: it needs no gateway."),
     "one partition": ("one partition", "It lists a single partition: a session has nothing to leave out."),
     "not a consumer": (
@@ -289,9 +294,7 @@ def _to_do(
         action, words = _advice(client)
         saved = 0
     return ToDo(
-        client_id=client["client_id"],
-        software=client["software"],
-        fetch_version=client["fetch_version"],
+        **of_client(client_key(client)),
         action=action,
         saved_bytes_per_day=rate.day(fetch["saved_bytes"]),
         money_per_month=rate.month(fetch["saved_bytes"]),
@@ -301,9 +304,15 @@ def _to_do(
     )
 
 
-def client_key(client: ClientRow | ToDo) -> ClientKey:
+def client_key(client: OfClient) -> ClientKey:
     """Return what identifies a client in a report: its id, its software and its version of Fetch."""
     return client["client_id"], client["software"], client["fetch_version"]
+
+
+def of_client(key: ClientKey) -> OfClient:
+    """Return the fields of a row that identify the client with this key."""
+    client_id, software, version = key
+    return OfClient(client_id=client_id, software=software, fetch_version=version)
 
 
 def _of_a_day(saved: int, rate: DailyRate, *, zoned: bool) -> str:
@@ -434,6 +443,21 @@ def without_gateway(report: Report) -> str:
     return f"{text} (at most {_WAITING:.0f} fetches a second on a connection)."
 
 
+def first_lines(report: Report) -> list[tuple[str, str]]:
+    """Return the lines above all tables, each after its class in the style sheet: "unsure" is a warning."""
+    lines = [
+        *(("unsure", line) for line in counted_twice(report)),
+        ("decided", decided(report)),
+        ("net", conclusion(report)),
+        ("soft", hosts_apart(report)),
+        *(("net", line) for line in net_lines(report)),
+        ("soft", without_gateway(report)),
+        ("soft" if report["decision"]["enough"] else "unsure", how_sure(report)),
+        ("soft", on_loopback(report)),
+    ]
+    return [(name, line) for name, line in lines if line]
+
+
 def conclusion(report: Report) -> str:
     """Say which of two ways is advised for which clients, and what it costs.
 
@@ -534,15 +558,13 @@ def _advice(client: ClientRow) -> _Advice:
     whole = actual_bytes(fetch)
     records = fetch["actual"]["record_bytes"]
     if reason == "not a consumer":
-        return _OF_METADATA if client["client_id"].startswith("raft-client-") else _OTHERS[reason]
+        return _OF_METADATA if client["client_id"].startswith("raft-client-") else _BY_REASON[reason]
     if records >= _RECORDS * whole and whole:
         return "leave", f"Leave it: {percent(records / whole)} of its fetch bytes are records."
     if reason.startswith("fetch v"):
         return _unsupported(client)
-    if reason in _UPGRADES:
-        return _UPGRADES[reason]
-    if reason in _OTHERS:
-        return _OTHERS[reason]
+    if reason in _BY_REASON:
+        return _BY_REASON[reason]
     if not reason or 2 * client["passed"][reason]["bytes"] < whole:
         return "leave", "Leave it: its partitions change with each fetch, so sessions cost what they save."
     explained = meaning(reason)

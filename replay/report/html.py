@@ -7,57 +7,26 @@ script.
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from replay.report import plots, tables, zone_tables
-from replay.report.decision import conclusion, without_gateway
+from replay.report import plots, tables, wording, zone_tables, zone_wording
+from replay.report.decision import first_lines
 from replay.report.floors import saved_by_floors
 from replay.report.markup import Markup, joined
 from replay.report.model import Net, Report, actual_bytes, predicted_bytes, stream_bytes
-from replay.report.net import net_explained, net_lines, net_table
+from replay.report.net import net_explained, net_table
 from replay.report.wording import (
-    COUNTED,
-    ELIGIBLE,
-    FORMULA,
-    MODELLED,
-    NOTHING_IN_STREAMS,
-    POLICY,
-    PRODUCT,
-    SAVED,
     amount,
-    apart,
-    by_protocol,
-    captured,
-    clocks,
-    copied,
-    counted_twice,
-    decided,
     duration,
-    encrypted,
     estimated_amount,
     estimated_from,
-    how_sure,
-    in_30_days,
-    left_out,
-    limits,
-    narrowed,
     number,
-    on_loopback,
-    per_gb,
     percent,
     plural,
-    session_counts,
     shown,
     size,
-    spread,
-    unpaired,
-    untold,
-    warnings,
 )
-from replay.report.zone_wording import crossing, latencies, ways, zones_known
-from replay.report.zone_wording import money as zone_money
-from replay.report.zones_model import ZonesReport
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -74,27 +43,7 @@ SLOT_PLOTS: Final = 1
 
 def render(report: Report) -> str:
     """Build the page, to be written as UTF-8."""
-    fetches = report["fetch"]["actual"]["requests"] > 0
-    return (
-        environment()
-        .get_template("page.html")
-        .render(
-            report=report,
-            product=PRODUCT,
-            fetches=fetches,
-            captured=captured(report),
-            narrowed=narrowed(report["filters"]),
-            problems=_problems(report),
-            reading_words=_reading_words(report),
-            readable=plots.share(report["readable"]["ratio"]) if stream_bytes(report["readable"]) else "",
-            tables={
-                "reading": tables.reading(report),
-                "connections": tables.connections(report, ROWS),
-                **(_tables(report) if fetches else {}),
-            },
-            **(_fetches(report) if fetches else {}),
-        )
-    )
+    return environment().get_template("page.html").render(report=report, rows=ROWS)
 
 
 @cache
@@ -111,94 +60,29 @@ def environment() -> "Environment":
         keep_trailing_newline=True,
         finalize=_with_units,
     )
-    made.globals["pair"] = plots.pair
+    for module in (plots, tables, wording, zone_tables, zone_wording):
+        made.globals[module.__name__.rpartition(".")[2]] = module
+    for function in (
+        _cards,
+        _drawn,
+        _limits_in_short,
+        _money,
+        _problems,
+        _reading_words,
+        _slots_in_short,
+        _slots_over_time,
+        first_lines,
+        net_explained,
+        net_table,
+        saved_by_floors,
+    ):
+        made.globals[function.__name__.lstrip("_")] = function
     return made
 
 
 def _with_units(value: object) -> object:
     """Keep a figure and its unit or currency in one line of the page. Markup stays as it is."""
     return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", value) if type(value) is str else value
-
-
-def _tables(report: Report) -> dict[str, Any]:
-    found, net = report.get("cooperative"), report["modelled"]["net"]
-    return {
-        "to_do": tables.to_do_in_short(report, ROWS),
-        "where": tables.where(report),
-        "by_client": tables.by_client(report, ROWS),
-        "by_topic": tables.by_topic(report, ROWS),
-        "by_broker": tables.by_broker(report, ROWS),
-        "sessions": tables.sessions(report),
-        "policies": tables.policies(report),
-        "passed": tables.passed(report, ROWS),
-        "slots": tables.slots(report),
-        "limits": tables.limits(report, ROWS),
-        "starved": tables.starved(report),
-        "floors": tables.floors(report["floors"], ROWS) if "floors" in report else None,
-        "evenness": tables.evenness(found, ROWS) if found else None,
-        "modelled": tables.modelled(report),
-        "net": net_table(net) if net and net["sidecars"] else None,
-    } | (_zone_tables(report["zones"]) if "zones" in report else {})
-
-
-def _zone_tables(found: ZonesReport) -> dict[str, Any]:
-    return {
-        "zones": zone_tables.zones(found),
-        "zone_pairs": zone_tables.pairs(found, ROWS),
-        "zone_clients": zone_tables.by_client(found, ROWS),
-        "zone_topics": zone_tables.by_topic(found, ROWS),
-        "zone_moves": zone_tables.moves(found),
-        "zone_leaders": zone_tables.leaders(found, ROWS),
-        "racks": zone_tables.racks(found, ROWS),
-        "client_racks": zone_tables.clients(found, ROWS),
-    }
-
-
-def _fetches(report: Report) -> dict[str, Any]:
-    stretches = report["time"]["stretches"]
-    over_time = report["over_time"]
-    return {
-        "decided": decided(report),
-        "apart": apart(report),
-        "sure": how_sure(report),
-        "on_loopback": on_loopback(report),
-        "counted_twice": counted_twice(report),
-        "warnings": warnings(report),
-        "cards": _cards(report),
-        "how_to_read": [f"{FORMULA} {SAVED}", POLICY[report["policy"]], COUNTED],
-        "over_time": _drawn(partial(plots.over_time, over_time, stretches)) if over_time else "",
-        "where": plots.where(report["where"]),
-        "eligible": ELIGIBLE,
-        "session_counts": session_counts(report),
-        "slots_over_time": list(_slots_over_time(report)),
-        "slots_in_short": _slots_in_short(report),
-        "limits": limits(report),
-        "limits_in_short": _limits_in_short(report),
-        "floors_words": saved_by_floors(report["floors"]) if "floors" in report else "",
-        "keys_words": _keys_words(report),
-        "modelled": MODELLED,
-        "money": _money(report),
-        "net_in_short": net_lines(report),
-        "without_gateway": without_gateway(report),
-        "conclusion": conclusion(report),
-        "net_words": net_explained(report),
-        **_zone_words(report),
-    }
-
-
-def _zone_words(report: Report) -> dict[str, str]:
-    if "zones" not in report:
-        return {"zones_crossing": ""}
-    found = report["zones"]
-    return {
-        "zones_crossing": crossing(
-            found, report["modelled"]["money"], report["decision"]["captured_seconds"]
-        ),
-        "zones_known": zones_known(found),
-        "zone_ways": ways(),
-        "zone_latencies": latencies(),
-        "zone_money": f"{MODELLED}: {zone_money(found)}" if found["money"] else "",
-    }
 
 
 def _cards(report: Report) -> list[tuple[str, str]]:
@@ -214,7 +98,7 @@ def _cards(report: Report) -> list[tuple[str, str]]:
         (size(predicted_bytes(fetch)), f"predicted{span}, with sessions"),
         (percent(report["readable"]["ratio"]), f"of what was captured{span} could be read"),
     ]
-    if untold(report):
+    if wording.untold(report):
         return [cards[2], cards[4]]  # a saving of 0 would be a guess
     return [*cards[:2], *_net_card(report["modelled"]["net"]), *cards[2:]]
 
@@ -246,20 +130,15 @@ def _limits_in_short(report: Report) -> str:
 
 def _problems(report: Report) -> list[str]:
     problems = report["input"]["problems"]
-    lines = [
-        f"{shown(problem['file'])}: {shown(problem['problem'])}"
-        if problem["file"]
-        else shown(problem["problem"])
-        for problem in problems[:PROBLEMS]
-    ]
+    lines = [wording.problem(one) for one in problems[:PROBLEMS]]
     if more := len(problems[PROBLEMS:]):
         lines.append(f"and {number(more)} more; the JSON has all")
     return lines
 
 
-def _drawn(plot: Callable[[int], Markup]) -> Markup:
+def _drawn(plot: Callable[..., Markup], *given: Any) -> Markup:
     """Draw a plot for wide screens, and the same plot for phones. The style sheet shows one of the two."""
-    return joined(plot(width) for width in (plots.WIDE, plots.NARROW))
+    return joined(plot(*given, width) for width in (plots.WIDE, plots.NARROW))
 
 
 def _slots_over_time(report: Report) -> Iterator[tuple[str, Markup]]:
@@ -267,18 +146,7 @@ def _slots_over_time(report: Report) -> Iterator[tuple[str, Markup]]:
     for row in brokers:
         if row["over_time"]:
             stretches = report["time"]["stretches"]
-            yield (
-                shown(row["broker"]),
-                _drawn(partial(plots.slots, row["over_time"], row["slots"], stretches)),
-            )
-
-
-def _keys_words(report: Report) -> list[str]:
-    found = report.get("cooperative")
-    if found is None:
-        return []
-    more = len(found["groups"][ROWS:])
-    return [*spread(found), *([f"And {plural(more, 'more group')}; the JSON has all."] if more else [])]
+            yield shown(row["broker"]), _drawn(plots.slots, row["over_time"], row["slots"], stretches)
 
 
 def _money(report: Report) -> str:
@@ -287,26 +155,18 @@ def _money(report: Report) -> str:
         return ""
     currency, span = money["currency"], duration(report["time"]["captured_seconds"])
     return (
-        f"At {per_gb(money['price_per_gb'], currency)} the saved bytes cost "
-        f"{amount(money['saved'], currency)} in the {span} of the capture{in_30_days(report)}: "
+        f"At {wording.per_gb(money['price_per_gb'], currency)} the saved bytes cost "
+        f"{amount(money['saved'], currency)} in the {span} of the capture{wording.in_30_days(report)}: "
         f"{money['how']}."
     )
 
 
 def _reading_words(report: Report) -> list[str]:
-    read, whole = report["input"], stream_bytes(report["readable"])
-    halves = unpaired(report)
-    found = (
-        f"Incomplete: {halves}" if halves else "",
-        left_out(report),
-        copied(read["copied_connections"]),
-        clocks(report),
-        encrypted(read["decrypted_connections"], read["encrypted_connections"]),
-        f"Packets not read: {by_protocol(read['unread_packets'])}" if read["unread_packets"] else "",
-    )
-    return [
+    whole, halves = stream_bytes(report["readable"]), wording.unpaired(report)
+    first = (
         f"Of {size(whole)} in the captured TCP streams. All other figures leave out unreadable bytes."
         if whole
-        else f"Readable: {NOTHING_IN_STREAMS}.",
-        *(f"{line}." for line in found if line),
-    ]
+        else f"Readable: {wording.NOTHING_IN_STREAMS}."
+    )
+    incomplete = [f"Incomplete: {halves}."] if halves else []
+    return [first, *incomplete, *(f"{line}." for line in wording.about_reading(report))]

@@ -10,7 +10,7 @@ Names (client ids, software, topics, hosts) are as clients and brokers sent them
 escape them.
 """
 
-from typing import Literal, NotRequired, TypeAlias, TypedDict
+from typing import Final, Literal, NotRequired, TypeAlias, TypedDict
 
 from replay.report.zones_model import ByZone, ZonesReport
 
@@ -71,6 +71,10 @@ class SessionsReport(TypedDict):
     """Bytes of fetches that close a session, both directions."""
     repair_bytes: int
     """Bytes of fetches that are sent again after a session was lost, both directions."""
+
+
+PARTS: Final = {"actual": Actual, "eligible": Eligible, "sessions": SessionsReport}
+"""The parts of a `FetchReport` that have only counts, with their types."""
 
 
 class FetchReport(TypedDict):
@@ -196,14 +200,6 @@ class ReadableReport(TypedDict):
     """Unreadable bytes by reason. They add up to `unreadable_bytes`."""
 
 
-class NotEligible(TypedDict):
-    """Fetches that stay as captured, for one reason."""
-
-    exchanges: int
-    bytes: int
-    """In both directions."""
-
-
 class Passed(TypedDict):
     """Fetches that did not use a session of the gateway, for one reason."""
 
@@ -212,12 +208,26 @@ class Passed(TypedDict):
     """As captured, in both directions."""
 
 
-class ToDo(TypedDict):
-    """Advice for one client id, software and fetch version."""
+class FetchesRow(TypedDict):
+    """A row with fetches, and with those of them that did not use sessions."""
+
+    fetch: FetchReport
+    passed: dict[str, Passed]
+    """By reason: not eligible, or forwarded unchanged by the policy."""
+
+
+class OfClient(TypedDict):
+    """What identifies a client."""
 
     client_id: str
     software: str
+    """The name and version of the client's software, from ApiVersions v3 or later; "" if unknown."""
     fetch_version: int
+
+
+class ToDo(OfClient):
+    """Advice for one client id, software and fetch version."""
+
     action: Action
     saved_bytes_per_day: int | None
     """The modelled saving of one day with sessions: `saved_bytes` of the client, at the rate of the captured
@@ -278,20 +288,13 @@ class Decision(TypedDict):
     """Advice for each client in `by_client`. The client with the largest saving is first."""
 
 
-class ClientRow(TypedDict):
+class ClientRow(OfClient, FetchesRow):
     """One client id, software and fetch version."""
 
-    client_id: str
-    software: str
-    """The name and version of the client's software, from ApiVersions v3 or later; "" if unknown."""
-    fetch_version: int
     connections: int
     connection_seconds: float
     """The captured time of the client's connections in seconds, added up. Each connection counts from its
     first packet to its last one."""
-    fetch: FetchReport
-    passed: dict[str, Passed]
-    """The fetches that did not use sessions, by reason."""
 
 
 class TopicRow(TypedDict):
@@ -308,17 +311,15 @@ class TopicRow(TypedDict):
     fetch: FetchReport
 
 
-class BrokerRow(TypedDict):
+class BrokerRow(FetchesRow):
     """The figures of one broker."""
 
     broker: str
     """host:port"""
     connections: int
-    fetch: FetchReport
-    passed: dict[str, Passed]
 
 
-class ConnectionRow(TypedDict):
+class ConnectionRow(FetchesRow):
     """One of the connections with the most fetch bytes."""
 
     connection: str
@@ -327,8 +328,6 @@ class ConnectionRow(TypedDict):
     broker: str
     client_id: str
     software: str
-    fetch: FetchReport
-    passed: dict[str, Passed]
 
 
 class PolicyRow(TypedDict):
@@ -382,12 +381,9 @@ class LimitFigures(TypedDict):
     """In total."""
 
 
-class LimitsRow(LimitFigures):
+class LimitsRow(OfClient, LimitFigures):
     """The limits of one client id, software and fetch version."""
 
-    client_id: str
-    software: str
-    fetch_version: int
     max_bytes: int
     """The largest max_bytes of this client's fetches, even if `LimitsReport.max_fetch_bytes` is lower. 0 for
     v0 to v2, which have none."""
@@ -442,12 +438,8 @@ class FloorFigures(TypedDict):
     """The longest time by which a record would come later."""
 
 
-class FloorsRow(FloorFigures):
+class FloorsRow(OfClient, FloorFigures):
     """The effect of the floors on one client id, software and fetch version."""
-
-    client_id: str
-    software: str
-    fetch_version: int
 
 
 class FloorsReport(FloorFigures):
@@ -671,7 +663,7 @@ class BothSides(TypedDict):
     """Those of the connections to the broker, in both directions."""
 
 
-class Report(TypedDict):
+class Report(FetchesRow):
     """The whole report, as a JSON object."""
 
     version: str
@@ -684,7 +676,6 @@ class Report(TypedDict):
     `policy`."""
     time: Time
     input: Input
-    fetch: FetchReport
     both_sides: list[BothSides]
     """The gateways whose two sides are both in the capture."""
     by_client: list[ClientRow]
@@ -696,9 +687,8 @@ class Report(TypedDict):
     """Periods of equal length, in order, at most 120. Periods without a fetch are left out."""
     where: Where
     readable: ReadableReport
-    not_eligible: dict[str, NotEligible]
-    passed: dict[str, Passed]
-    """Fetches without a session, by reason: not eligible, or forwarded unchanged by the policy."""
+    not_eligible: dict[str, Passed]
+    """The fetches that stay as captured, by reason."""
     slots: list[SlotsRow]
     limits: LimitsReport
     modelled: Modelled

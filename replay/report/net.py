@@ -5,7 +5,7 @@ from decimal import ROUND_CEILING, Decimal
 from functools import partial
 
 from replay.report.model import Net, NetBetweenZones, NetPaying, NetRow, Report, SidecarNeed
-from replay.report.table import COUNT, ReportColumn, ReportLine, ReportTable, Unit
+from replay.report.table import COUNT, ReportColumn, ReportTable, Unit, of_rows
 from replay.report.wording import (
     HOUR,
     amount,
@@ -149,33 +149,17 @@ def net_table(found: Net) -> ReportTable:
     seconds = found["captured_seconds"]
     estimated = Unit(write=partial(_sum, seconds=seconds))
     left = replace(estimated, sign=lambda left: (left > 0) - (left < 0))
-    return ReportTable(
-        title=f"Saved, cost and net, in {found['currency']} ({estimated_from(seconds)})",
-        columns=(
-            ReportColumn(title="Services", unit=COUNT),
-            ReportColumn(title="Sidecars", unit=COUNT),
-            ReportColumn(title="Saved a month", unit=estimated, short="saved/month"),
-            ReportColumn(title="Cost a month", unit=_COST, short="cost/month"),
-            ReportColumn(title="Net a month", unit=left, short="net/month"),
-            ReportColumn(title="Saved a year", unit=estimated, wide=True),
-            ReportColumn(title="Cost a year", unit=_COST, wide=True),
-            ReportColumn(title="Net a year", unit=left, short="net/year"),
-        ),
-        lines=[
-            ReportLine(
-                values=(
-                    row["services"],
-                    row["sidecars"],
-                    row["saved_per_month"],
-                    row["cost_per_month"],
-                    row["net_per_month"],
-                    row["saved_per_year"],
-                    row["cost_per_year"],
-                    row["net_per_year"],
-                )
-            )
-            for row in found["services"]
-        ],
+    return of_rows(
+        f"Saved, cost and net, in {found['currency']} ({estimated_from(seconds)})",
+        found["services"],
+        ReportColumn(title="Services", key="services", unit=COUNT),
+        ReportColumn(title="Sidecars", key="sidecars", unit=COUNT),
+        ReportColumn(title="Saved a month", key="saved_per_month", unit=estimated, short="saved/month"),
+        ReportColumn(title="Cost a month", key="cost_per_month", unit=_COST, short="cost/month"),
+        ReportColumn(title="Net a month", key="net_per_month", unit=left, short="net/month"),
+        ReportColumn(title="Saved a year", key="saved_per_year", unit=estimated, wide=True),
+        ReportColumn(title="Cost a year", key="cost_per_year", unit=_COST, wide=True),
+        ReportColumn(title="Net a year", key="net_per_year", unit=left, short="net/year"),
     )
 
 

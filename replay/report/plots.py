@@ -48,18 +48,13 @@ def over_time(buckets: Sequence[Bucket], stretches: Sequence[Stretch], width: in
     )
     step = _nice_step(top)
     scale = _Scale(times, top=max(1, ceil(top / step)) * step, width=width)
-    return element(
-        "svg",
+    return _svg(
+        scale,
+        "Fetch bytes a second over time, as captured and as predicted",
         _rate_axis(scale, step, lambda rate: f"{size(round(rate))}/s"),
         _area(scale, [_step(bucket, bucket["actual_bytes"]) for bucket in buckets], "captured"),
         _area(scale, [_step(bucket, bucket["predicted_bytes"]) for bucket in buckets], "predicted"),
-        [_spot(scale, bucket) for bucket in buckets],
-        _gaps(scale),
-        _time_axis(scale),
-        viewBox=f"0 0 {width} {HEIGHT}",
-        role="img",
-        aria_label="Fetch bytes a second over time, as captured and as predicted",
-        class_=_class(width),
+        *(_spot(scale, bucket) for bucket in buckets),
     )
 
 
@@ -78,22 +73,23 @@ def slots(
         for begin, end, period in zip(begins, ends, periods, strict=True)
     ]
     line = element("line", x1=LEFT, x2=width - RIGHT, y1=scale.y(limit), y2=scale.y(limit), class_="limit")
+    axis = _rate_axis(scale, step, lambda count: f"{count:,.0f}")
+    words = f"Session slots needed over time, against {limit}"
+    return _svg(scale, words, axis, _area(scale, steps, "predicted"), line)
+
+
+def _svg(scale: "_Scale", words: str, *drawn: Markup) -> Markup:
+    """Return a plot: what was drawn, with the gaps of the capture and the times below."""
     return element(
         "svg",
-        _rate_axis(scale, step, lambda count: f"{count:,.0f}"),
-        _area(scale, steps, "predicted"),
-        line,
+        *drawn,
         _gaps(scale),
         _time_axis(scale),
-        viewBox=f"0 0 {width} {HEIGHT}",
+        viewBox=f"0 0 {scale.width} {HEIGHT}",
         role="img",
-        aria_label=f"Session slots needed over time, against {limit}",
-        class_=_class(width),
+        aria_label=words,
+        class_="narrow" if scale.width == NARROW else "broad",
     )
-
-
-def _class(width: int) -> str:
-    return "narrow" if width == NARROW else "broad"
 
 
 def _times(stretches: Sequence[Stretch]) -> list[tuple[float, float]]:

@@ -1,21 +1,31 @@
-"""Describes a table for all its output formats: terminal (`terminal`), HTML (`page/`), CSV (`csv`).
+"""Describes a table for its output formats: terminal (`terminal`) and HTML (`page/`).
 
 A table has columns. Each column has a unit, which formats its values. Values are formatted only when they are
 written.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from functools import reduce
+from operator import add
+from typing import Any, Final
 
-from replay.report.wording import duration, number, percent, shown, size
+from replay.report.wording import duration, number, percent, plural, shown, size
 
 
-class SavedBytes(NamedTuple):
-    """The number of saved bytes, and their share. Both are negative if sessions cost more than they save."""
+@dataclass(frozen=True, slots=True)
+class SavedBytes:
+    """The number of saved bytes, of so many in all. It is negative if sessions cost more than they save."""
 
     saved_bytes: int
-    ratio: float
+    whole: int
+
+    def __add__(self, other: "SavedBytes") -> "SavedBytes":
+        return SavedBytes(self.saved_bytes + other.saved_bytes, self.whole + other.whole)
+
+    @property
+    def ratio(self) -> float:
+        return self.saved_bytes / self.whole if self.whole else 0.0
 
 
 def neutral(_: object) -> int:
@@ -41,6 +51,7 @@ TEXT: Final = Unit(write=str, number=False)
 """Printable text that needs no escapes."""
 NAME: Final = Unit(write=shown, number=False)
 """A name that a client or a broker sent. Unprintable characters are escaped."""
+VERSION: Final = Unit(write=lambda version: f"v{version}", number=False)
 COUNT: Final = Unit(write=number)
 BYTES: Final = Unit(write=size)
 LIMIT: Final = Unit(write=lambda limit: size(limit) if limit else "none")
@@ -61,6 +72,8 @@ class ReportColumn:
 
     title: str
     unit: Unit = TEXT
+    key: str = ""
+    """The field of the report's rows that the column has, for `of_rows`."""
     short: str | None = None
     """The title in a terminal. None if it is the lower-case form of the other title."""
     wide: bool = False
@@ -95,3 +108,24 @@ class ReportTable:
     def longest(self) -> int:
         """The number of bytes of the longest bar, or 0 if there are no bars."""
         return max((max(line.bar) for line in self.lines if line.bar), default=0)
+
+
+def of_rows(title: str, rows: Iterable[Mapping[str, Any]], *columns: ReportColumn) -> ReportTable:
+    """Return a table of rows of the report: each column names the field that it has."""
+    lines = [ReportLine(values=[row[column.key] for column in columns]) for row in rows]
+    return ReportTable(title=title, columns=columns, lines=lines)
+
+
+def summed(names: Sequence[str], lines: Sequence[ReportLine], *, total: bool = False) -> ReportLine:
+    """Return a line with these names that adds up the figures of others, which have as many names."""
+    figures = zip(*(line.values[len(names) :] for line in lines), strict=True)
+    return ReportLine(values=(*names, *(reduce(add, column) for column in figures)), total=total)
+
+
+def with_rest(lines: Sequence[ReportLine], limit: int, *, names: int, noun: str = "") -> list[ReportLine]:
+    """Return at most `limit` lines, the last of which adds up the rest. The first values are names."""
+    if len(lines) <= limit:
+        return [*lines]
+    others = lines[limit - 1 :]
+    name = plural(len(others), f"other {noun}") if noun else "others"
+    return [*lines[: limit - 1], summed([name, *[""] * (names - 1)], others)]

@@ -1,18 +1,22 @@
 """The tables of the report, for a terminal and for HTML."""
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
-from replay.report.model import CooperativeReport, CooperativeRow, FloorsReport, Report, stream_bytes
-from replay.report.rows import (
-    ReportRow,
-    broker_rows,
-    client_rows,
-    connection_rows,
-    passed_rows,
-    to_do_rows,
-    topic_rows,
-    total_row,
+from proxy.text.printable import printable
+from replay.report.decision import why
+from replay.report.model import (
+    CooperativeReport,
+    CooperativeRow,
+    FetchesRow,
+    FetchReport,
+    FloorsReport,
+    Report,
+    actual_bytes,
+    eligible_bytes,
+    predicted_bytes,
+    stream_bytes,
 )
 from replay.report.table import (
     BYTES,
@@ -23,34 +27,42 @@ from replay.report.table import (
     RATIO,
     SAVING,
     SECONDS,
+    VERSION,
     ReportColumn,
     ReportLine,
     ReportTable,
     SavedBytes,
+    of_rows,
+    with_rest,
 )
-from replay.report.wording import POLICY, SHARES, meaning, number, percent, shown
+from replay.report.wording import POLICY, REST, SHARES, meaning, number, percent, plural, shown
 
 _CLIENT: Final = (
     ReportColumn(title="Client id"),
     ReportColumn(title="Software"),
     ReportColumn(title="Fetch"),
 )
+_OF_CLIENT: Final = (
+    ReportColumn(title="Client id", key="client_id", unit=NAME),
+    ReportColumn(title="Fetch", key="fetch_version", unit=VERSION),
+)
 
 
 def to_do(report: Report, limit: int) -> ReportTable:
     """Return the table of advice for each client."""
-    lines = [ReportLine(values=(*names, sentence)) for names, sentence in to_do_rows(report, limit)]
+    rows = report["decision"]["to_do"]
+    lines = [ReportLine(values=(*_names(row), printable(row["sentence"]))) for row in rows[:limit]]
+    if more := len(rows[limit:]):
+        words = f"The JSON and the CSV have {plural(more, 'more client')}."
+        lines.append(ReportLine(values=("others", "", "", words)))
     return ReportTable(title="What to do", columns=(*_CLIENT, ReportColumn(title="What to do")), lines=lines)
 
 
 def to_do_in_short(report: Report, limit: int) -> ReportTable:
     """Return the table of advice without the Fetch version, which only engineers need."""
-    lines = [
-        ReportLine(values=(client_id, software, sentence))
-        for (client_id, software, _), sentence in to_do_rows(report, limit)
-    ]
-    columns = (*_CLIENT[:2], ReportColumn(title="What to do"))
-    return ReportTable(title="What to do", columns=columns, lines=lines)
+    whole = to_do(report, limit)
+    lines = [replace(line, values=(*line.values[:2], line.values[3])) for line in whole.lines]
+    return replace(whole, columns=(*whole.columns[:2], whole.columns[3]), lines=lines)
 
 
 def where(report: Report) -> ReportTable:
@@ -73,28 +85,49 @@ def where(report: Report) -> ReportTable:
 
 def by_client(report: Report, limit: int) -> ReportTable:
     """Return the table of fetches by client id, software and Fetch version."""
-    return _breakdown("By client", _CLIENT, client_rows(report, limit), "Fetches")
+    lines = [_fetches(_names(row), row) for row in report["by_client"]]
+    return _breakdown("By client", _CLIENT, _ranked(lines, limit, len(_CLIENT), "client"))
 
 
 def by_topic(report: Report, limit: int) -> ReportTable:
-    """Return the table of the bytes of each topic in fetches."""
-    return _breakdown("By topic", [ReportColumn(title="Topic")], topic_rows(report, limit), "Entries")
+    """Return the table of the bytes of each topic in fetches. The last row has those of no topic."""
+    sessions = report["fetch"]["sessions"]
+    with_sessions = sessions["full"] + sessions["incremental"] > 0
+    lines, rest = [], []
+    for row in report["by_topic"]:
+        fetch = row["fetch"]
+        if row["topic"] is None:
+            rest.append(_line([REST], fetch, _why(fetch, "sessions only leave out entries")))
+            continue
+        # Reasons are not counted by topic.
+        new = with_sessions and eligible_bytes(fetch)
+        reason = "all entries had something new" if new else "its fetches stay as captured"
+        count = fetch["actual"]["partitions_answered"]
+        lines.append(_line([shown(row["topic"])], fetch, _why(fetch, reason), count=count))
+    found = [*_ranked(lines, limit, 1, "topic"), *rest]
+    return _breakdown("By topic", [ReportColumn(title="Topic")], found, "Entries")
 
 
 def by_broker(report: Report, limit: int) -> ReportTable:
     """Return the table of fetches by broker. Its last row has all fetches."""
-    rows = [*broker_rows(report, limit), total_row(report)]
-    return _breakdown("By broker", [ReportColumn(title="Broker")], rows, "Fetches")
+    lines = [_fetches([shown(row["broker"])], row) for row in report["by_broker"]]
+    whole = replace(_fetches(["all"], report), total=True)
+    found = [*_ranked(lines, limit, 1, "broker"), whole]
+    return _breakdown("By broker", [ReportColumn(title="Broker")], found)
 
 
 def connections(report: Report, limit: int) -> ReportTable:
-    """Return the table of connections with the most fetch bytes."""
+    """Return the table of connections with the most fetch bytes. The report does not have the rest."""
     names = [ReportColumn(title="Connection"), ReportColumn(title="Client id")]
-    return _breakdown("Largest connections", names, connection_rows(report, limit), "Fetches")
+    lines = [
+        _fetches([shown(row["connection"]), shown(row["client_id"])], row) for row in report["connections"]
+    ]
+    lines.sort(key=lambda line: (-line.values[len(names) + 1], line.values[: len(names)]))
+    return _breakdown("Largest connections", names, lines[:limit])
 
 
 def _breakdown(
-    title: str, names: Sequence[ReportColumn], rows: Iterable[ReportRow], counted: str
+    title: str, names: Sequence[ReportColumn], lines: Sequence[ReportLine], counted: str = "Fetches"
 ) -> ReportTable:
     columns = (
         *names,
@@ -104,17 +137,47 @@ def _breakdown(
         ReportColumn(title="Predicted", unit=BYTES),
         ReportColumn(title="Saved", unit=SAVING),
     )
-    return ReportTable(title=title, columns=columns, lines=[_line(row) for row in rows])
+    return ReportTable(title=title, columns=columns, lines=[_with_bar(line) for line in lines])
 
 
-def _line(row: ReportRow) -> ReportLine:
-    saving = SavedBytes(row.saved, row.ratio)
-    return ReportLine(
-        values=(*row.names, row.count, row.actual, row.eligible, row.predicted, saving),
-        note=row.why,
-        total=row.total,
-        bar=(row.actual, row.predicted),
+def _fetches(names: Sequence[str], row: FetchesRow) -> ReportLine:
+    return _line(names, row["fetch"], why(row["fetch"], row["passed"]))
+
+
+def _line(names: Sequence[str], fetch: FetchReport, reason: str, *, count: int | None = None) -> ReportLine:
+    """Return the line of fetches: its bytes are of both directions. `reason` says why nothing is saved."""
+    fetches = fetch["actual"]["requests"] if count is None else count
+    whole = actual_bytes(fetch)
+    saving = SavedBytes(fetch["saved_bytes"], whole)
+    values = (*names, fetches, whole, eligible_bytes(fetch), predicted_bytes(fetch), saving)
+    return ReportLine(values=values, note=shown(reason, empty=""))
+
+
+def _with_bar(line: ReportLine) -> ReportLine:
+    *_, whole, _, predicted, _ = line.values
+    return replace(line, bar=(whole, predicted))
+
+
+def _why(fetch: FetchReport, reason: str) -> str:
+    return "" if fetch["saved_bytes"] > 0 or not actual_bytes(fetch) else reason
+
+
+def _names(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the values of `_CLIENT`."""
+    return (
+        shown(row["client_id"]),
+        shown(row["software"], empty="unknown"),
+        VERSION.write(row["fetch_version"]),
     )
+
+
+def _ranked(lines: list[ReportLine], limit: int, names: int, noun: str) -> list[ReportLine]:
+    """Sort the lines by what they save, and add up those beyond the limit."""
+    lines.sort(key=lambda line: (-line.values[-1].saved_bytes, -line.values[names + 1], line.values[:names]))
+    found = with_rest(lines, limit, names=names, noun=noun)
+    if len(lines) > limit and found[-1].values[-1].saved_bytes <= 0:
+        found[-1] = replace(found[-1], note=lines[limit - 1].note)
+    return found
 
 
 def sessions(report: Report) -> ReportTable:
@@ -150,12 +213,9 @@ def policies(report: Report) -> ReportTable:
     lines = []
     for name, row in report["policies"].items():
         here = " (this report)" if name == report["policy"] else ""
-        saving = SavedBytes(row["saved_bytes"], row["saved_ratio"])
-        lines.append(
-            ReportLine(
-                values=(f"{name}{here}", POLICY[name], row["predicted_bytes"], row["saved_bytes"], saving)
-            )
-        )
+        saved, predicted = row["saved_bytes"], row["predicted_bytes"]
+        saving = SavedBytes(saved, saved + predicted)
+        lines.append(ReportLine(values=(f"{name}{here}", POLICY[name], predicted, saved, saving)))
     return ReportTable(
         title="Both policies",
         columns=(
@@ -170,129 +230,84 @@ def policies(report: Report) -> ReportTable:
 
 
 def passed(report: Report, limit: int) -> ReportTable:
-    """Return the table of the reasons why each client's fetches are forwarded unchanged."""
-    return ReportTable(
-        title="Why fetches stay as captured",
-        columns=(
-            *_CLIENT,
-            ReportColumn(title="Reason"),
-            ReportColumn(title="What it means", wide=True),
-            ReportColumn(title="Fetches", unit=COUNT),
-            ReportColumn(title="Bytes", unit=BYTES),
-        ),
-        lines=[
-            ReportLine(
-                values=(*names, shown(reason, empty=""), meaning(reason), row["exchanges"], row["bytes"])
-            )
-            for names, reason, row in passed_rows(report, limit)
-        ],
+    """Return the table of the reasons why each client's fetches are forwarded unchanged. Most bytes first."""
+    rows = [
+        (_names(client), reason, counts)
+        for client in report["by_client"]
+        for reason, counts in client["passed"].items()
+    ]
+    rows.sort(key=lambda row: (-row[2]["bytes"], row[0], row[1]))
+    lines = [
+        ReportLine(
+            values=(*names, shown(reason, empty=""), meaning(reason), counts["exchanges"], counts["bytes"])
+        )
+        for names, reason, counts in rows
+    ]
+    columns = (
+        *_CLIENT,
+        ReportColumn(title="Reason"),
+        ReportColumn(title="What it means", wide=True),
+        ReportColumn(title="Fetches", unit=COUNT),
+        ReportColumn(title="Bytes", unit=BYTES),
     )
+    lines = with_rest(lines, limit, names=len(columns) - 2)
+    return ReportTable(title="Why fetches stay as captured", columns=columns, lines=lines)
 
 
 def slots(report: Report) -> ReportTable:
     """Return the table of session slots that each broker needs."""
-    names = ("sessions_at_once", "requested_at_once", "slots", "evictions", "refused")
-    return ReportTable(
-        title="Fetch session slots of the brokers, most at once",
-        columns=(
-            ReportColumn(title="Broker", unit=NAME),
-            ReportColumn(title="Used", unit=COUNT),
-            ReportColumn(title="Needed", unit=COUNT),
-            ReportColumn(title="Slots", unit=COUNT),
-            ReportColumn(title="Evictions", unit=COUNT),
-            ReportColumn(title="Refused", unit=COUNT),
-        ),
-        lines=[
-            ReportLine(values=(row["broker"], *(row[name] for name in names)))  # type: ignore[literal-required]  # fields of SlotsRow
-            for row in report["slots"]
-        ],
+    return of_rows(
+        "Fetch session slots of the brokers, most at once",
+        report["slots"],
+        ReportColumn(title="Broker", key="broker", unit=NAME),
+        ReportColumn(title="Used", key="sessions_at_once", unit=COUNT),
+        ReportColumn(title="Needed", key="requested_at_once", unit=COUNT),
+        ReportColumn(title="Slots", key="slots", unit=COUNT),
+        ReportColumn(title="Evictions", key="evictions", unit=COUNT),
+        ReportColumn(title="Refused", key="refused", unit=COUNT),
     )
 
 
 def limits(report: Report, limit: int) -> ReportTable:
     """Return the table of clients with exceeded limits (most bytes first) or starved partitions."""
     found = [row for row in report["limits"]["by_client"] if row["over_limit"] or row["starved"]]
-    return ReportTable(
-        title="Response limits",
-        columns=(
-            ReportColumn(title="Client id", unit=NAME),
-            ReportColumn(title="Fetch"),
-            ReportColumn(title="max_bytes", unit=LIMIT),
-            ReportColumn(title="Largest", unit=BYTES),
-            ReportColumn(title="Over the limit", unit=COUNT, short="over"),
-            ReportColumn(title="By", unit=BYTES),
-            ReportColumn(title="Starved", unit=COUNT),
-        ),
-        lines=[
-            ReportLine(
-                values=(
-                    row["client_id"],
-                    f"v{row['fetch_version']}",
-                    row["max_bytes"],
-                    row["largest_record_bytes"],
-                    row["over_limit"],
-                    row["over_limit_bytes"],
-                    row["starved"],
-                )
-            )
-            for row in found[:limit]
-        ],
+    return of_rows(
+        "Response limits",
+        found[:limit],
+        *_OF_CLIENT,
+        ReportColumn(title="max_bytes", key="max_bytes", unit=LIMIT),
+        ReportColumn(title="Largest", key="largest_record_bytes", unit=BYTES),
+        ReportColumn(title="Over the limit", key="over_limit", unit=COUNT, short="over"),
+        ReportColumn(title="By", key="over_limit_bytes", unit=BYTES),
+        ReportColumn(title="Starved", key="starved", unit=COUNT),
     )
 
 
 def floors(found: FloorsReport, limit: int) -> ReportTable:
     """Return the table of what floors save, and how much later records come. Most bytes come first."""
-    return ReportTable(
-        title="Fetch floors",
-        columns=(
-            ReportColumn(title="Client id", unit=NAME),
-            ReportColumn(title="Fetch"),
-            ReportColumn(title="Fetches", unit=COUNT),
-            ReportColumn(title="Fewer", unit=COUNT),
-            ReportColumn(title="Saved", unit=BYTES),
-            ReportColumn(title="Later on average", unit=SECONDS, short="later"),
-            ReportColumn(title="At most", unit=SECONDS),
-        ),
-        lines=[
-            ReportLine(
-                values=(
-                    row["client_id"],
-                    f"v{row['fetch_version']}",
-                    row["requests"],
-                    row["fewer_requests"],
-                    row["saved_bytes"],
-                    row["later_seconds"],
-                    row["later_at_most_seconds"],
-                )
-            )
-            for row in found["by_client"][:limit]
-        ],
+    return of_rows(
+        "Fetch floors",
+        found["by_client"][:limit],
+        *_OF_CLIENT,
+        ReportColumn(title="Fetches", key="requests", unit=COUNT),
+        ReportColumn(title="Fewer", key="fewer_requests", unit=COUNT),
+        ReportColumn(title="Saved", key="saved_bytes", unit=BYTES),
+        ReportColumn(title="Later on average", key="later_seconds", unit=SECONDS, short="later"),
+        ReportColumn(title="At most", key="later_at_most_seconds", unit=SECONDS),
     )
 
 
 def starved(report: Report) -> ReportTable:
     """Return the table of the partitions that starved longest."""
-    return ReportTable(
-        title="Starved longest",
-        columns=(
-            ReportColumn(title="Starved longest", short="partition"),
-            ReportColumn(title="Client id", unit=NAME),
-            ReportColumn(title="Time", unit=SECONDS),
-            ReportColumn(title="Responses", unit=COUNT),
-            ReportColumn(title="Offsets behind", unit=COUNT),
-        ),
-        lines=[
-            ReportLine(
-                values=(
-                    f"{shown(row['topic'])}-{row['partition']}",
-                    row["client_id"],
-                    row["seconds"],
-                    row["responses"],
-                    row["behind"],
-                )
-            )
-            for row in report["limits"]["longest"]
-        ],
+    rows = report["limits"]["longest"]
+    return of_rows(
+        "Starved longest",
+        [{**row, "name": f"{shown(row['topic'])}-{row['partition']}"} for row in rows],
+        ReportColumn(title="Starved longest", key="name", short="partition"),
+        ReportColumn(title="Client id", key="client_id", unit=NAME),
+        ReportColumn(title="Time", key="seconds", unit=SECONDS),
+        ReportColumn(title="Responses", key="responses", unit=COUNT),
+        ReportColumn(title="Offsets behind", key="behind", unit=COUNT),
     )
 
 

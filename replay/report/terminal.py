@@ -9,48 +9,13 @@ import rich.table
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from replay.report import tables, zone_tables
-from replay.report.decision import conclusion, without_gateway
+from replay.report import tables, wording, zone_tables, zone_wording
+from replay.report.decision import first_lines
 from replay.report.floors import saved_by_floors
 from replay.report.model import Report, actual_bytes, predicted_bytes, stream_bytes
-from replay.report.net import net_explained, net_lines, net_table
+from replay.report.net import net_explained, net_table
 from replay.report.table import ReportColumn, ReportTable, neutral
-from replay.report.wording import (
-    FORMULA,
-    MODELLED,
-    NOTHING_IN_STREAMS,
-    POLICY,
-    SAVED,
-    amount,
-    apart,
-    by_protocol,
-    captured,
-    clocks,
-    copied,
-    counted_twice,
-    decided,
-    duration,
-    encrypted,
-    how_sure,
-    in_30_days,
-    left_out,
-    limits,
-    narrowed,
-    on_loopback,
-    per_gb,
-    percent,
-    plural,
-    session_counts,
-    shown,
-    size,
-    spread,
-    unpaired,
-    unread,
-    untold,
-    warnings,
-)
-from replay.report.zone_wording import crossing, latencies, money, ways, zones_known
-from replay.report.zones_model import ZonesReport
+from replay.report.wording import MODELLED, amount, duration, percent, plural, shown, size
 
 ROWS: Final = 10
 """The most rows in a table by client, topic or broker. The last of them adds up the rest. A row for all
@@ -70,51 +35,44 @@ def render(report: Report) -> RenderableType:
         table(tables.by_client(report, ROWS)),
         table(tables.by_topic(report, ROWS)),
         table(tables.by_broker(report, ROWS)),
-        Text(session_counts(report)),
+        Text(wording.session_counts(report)),
         table(tables.policies(report)),
-        *(table(one) for one in (tables.passed(report, ROWS), tables.slots(report)) if one.lines),
-        *_limits(report),
+        *_with_lines(tables.passed(report, ROWS), tables.slots(report)),
+        Text(wording.limits(report)),
+        *_with_lines(tables.limits(report, ROWS), tables.starved(report)),
         *_floors(report),
         *_cooperative(report),
         *_zones(report),
         _reading(report),
         _modelled(report),
         *_net(report),
-        Text(f"{FORMULA} {SAVED} {POLICY[report['policy']]}", style="dim"),
+        Text(f"{wording.FORMULA} {wording.SAVED} {wording.POLICY[report['policy']]}", style="dim"),
     ]
     return Group(*(line for part in parts[:-1] for line in (part, Text())), parts[-1])
 
 
 def _headline(report: Report) -> Text:
     fetch, text = report["fetch"], Text()
+    style = _style(fetch["saved_bytes"])
     if fetch["actual"]["requests"]:
-        for warning in counted_twice(report):
+        styles = {"decided": style, "unsure": "yellow"}
+        for name, line in first_lines(report):
+            text.append(line + "\n", style=styles.get(name, ""))
+        for warning in filter(None, [wording.unread(report), *wording.warnings(report)]):
             text.append(warning + "\n", style="yellow")
-        text.append(decided(report) + "\n", style=_style(fetch["saved_bytes"]))
-        lines = (conclusion(report), apart(report), *net_lines(report), without_gateway(report))
-        for line in filter(None, lines):
-            text.append(line + "\n")
-        if sure := how_sure(report):
-            text.append(sure + "\n", style="" if report["decision"]["enough"] else "yellow")
-        if free := on_loopback(report):
-            text.append(free + "\n")
-        for warning in filter(None, [unread(report), *warnings(report)]):
-            text.append(warning + "\n", style="yellow")
-    text.append(captured(report) + "\n")
-    if filters := narrowed(report["filters"]):
+    text.append(wording.captured(report) + "\n")
+    if filters := wording.narrowed(report["filters"]):
         text.append(filters + "\n")
     if not fetch["actual"]["requests"]:
         text.append("No fetch request was found.\n", style="bold")
         return text.append(report["decision"]["next_step"])
-    if untold(report):
+    if wording.untold(report):
         return text.append(f"{size(actual_bytes(fetch))} of fetch bytes")
     text.append(f"{size(fetch['saved_bytes'])} of {size(actual_bytes(fetch))} fetch bytes saved: ")
-    text.append(percent(fetch["saved_ratio"]), style=_style(fetch["saved_bytes"]))
+    text.append(percent(fetch["saved_ratio"]), style=style)
     text.append(f" ({size(predicted_bytes(fetch))} would go to and from the brokers)")
-    if "zones" in report:
-        seconds = report["decision"]["captured_seconds"]
-        if crosses := crossing(report["zones"], report["modelled"]["money"], seconds):
-            text.append(f"\n{crosses}")
+    if crosses := zone_wording.crossing(report):
+        text.append(f"\n{crosses}")
     return text
 
 
@@ -154,9 +112,8 @@ def _cell(column: ReportColumn, value: Any) -> Text:
     return Text(unit.write(value), style=style)
 
 
-def _limits(report: Report) -> list[RenderableType]:
-    found = (tables.limits(report, ROWS), tables.starved(report))
-    return [Text(limits(report)), *(table(one) for one in found if one.lines)]
+def _with_lines(*described: ReportTable) -> list[RenderableType]:
+    return [table(one) for one in described if one.lines]
 
 
 def _floors(report: Report) -> list[RenderableType]:
@@ -169,60 +126,42 @@ def _cooperative(report: Report) -> list[RenderableType]:
     if "cooperative" not in report:
         return []
     found = report["cooperative"]
-    more = len(found["groups"][ROWS:])
-    lines = [*spread(found), *([f"And {plural(more, 'more group')}; the JSON has all."] if more else [])]
-    return [table(tables.evenness(found, ROWS)), Text(" ".join(lines), style="dim")]
+    return [table(tables.evenness(found, ROWS)), Text(" ".join(wording.spread(found, ROWS)), style="dim")]
 
 
 def _zones(report: Report) -> list[RenderableType]:
     if "zones" not in report:
         return []
     found = report["zones"]
+    leaders = _with_lines(zone_tables.leaders(found, ROWS))
     return [
         table(zone_tables.zones(found)),
         table(zone_tables.pairs(found, ROWS)),
         table(zone_tables.by_client(found, ROWS)),
         table(zone_tables.by_topic(found, ROWS)),
         table(zone_tables.moves(found)),
-        Text(ways(), style="dim"),
-        *_leaders(found),
+        Text(zone_wording.WAYS, style="dim"),
+        *leaders,
+        *([Text(zone_wording.LATENCIES, style="dim")] if leaders else []),
         table(zone_tables.racks(found, ROWS)),
         table(zone_tables.clients(found, ROWS)),
-        Text(zones_known(found)),
-        *([Text(f"{MODELLED}: {money(found)}")] if found["money"] else []),
+        Text(zone_wording.zones_known(found)),
+        *([Text(zone_wording.money(found))] if found["money"] else []),
     ]
-
-
-def _leaders(found: ZonesReport) -> list[RenderableType]:
-    if not found["leaders"]:
-        return []
-    return [table(zone_tables.leaders(found, ROWS)), Text(latencies(), style="dim")]
 
 
 def _reading(report: Report) -> Text:
     readable, problems = report["readable"], report["input"]["problems"]
     whole = stream_bytes(readable)
-    share = f"{percent(readable['ratio'])} of {size(whole)} in the streams" if whole else NOTHING_IN_STREAMS
-    text = Text(f"Readable: {share}")
+    share = f"{percent(readable['ratio'])} of {size(whole)} in the streams"
+    text = Text(f"Readable: {share if whole else wording.NOTHING_IN_STREAMS}")
     reasons = sorted(readable["by_reason"].items(), key=lambda item: -item[1])
     if reasons:
         text.append("; not: " + ", ".join(f"{shown(reason)} {size(count)}" for reason, count in reasons))
-    if halves := unpaired(report):
-        text.append(f". {halves}")
-    if records := left_out(report):
-        text.append(f". {records}")
-    if twice := copied(report["input"]["copied_connections"]):
-        text.append(f". {twice}")
-    if apart := clocks(report):
-        text.append(f". {apart}")
-    read = report["input"]
-    if tls := encrypted(read["decrypted_connections"], read["encrypted_connections"]):
-        text.append(f". {tls}")
-    if not_read := read["unread_packets"]:
-        text.append(f". Packets not read: {by_protocol(not_read)}")
+    for line in filter(None, [wording.unpaired(report), *wording.about_reading(report)]):
+        text.append(f". {line}")
     for problem in problems[:PROBLEMS]:
-        where = f"{shown(problem['file'])}: " if problem["file"] else ""
-        text.append(f"\n{where}{shown(problem['problem'])}", style="yellow")
+        text.append(f"\n{wording.problem(problem)}", style="yellow")
     if more := len(problems[PROBLEMS:]):
         text.append(f"\nand {plural(more, 'more problem')}; the JSON has all", style="yellow")
     return text
@@ -235,8 +174,8 @@ def _modelled(report: Report) -> Text:
     if money:
         text.append(
             f"\n{MODELLED}: money saved {amount(money['saved'], money['currency'])} in "
-            f"{duration(report['time']['captured_seconds'])}{in_30_days(report)}, at "
-            f"{per_gb(money['price_per_gb'], money['currency'])} ({money['how']})"
+            f"{duration(report['time']['captured_seconds'])}{wording.in_30_days(report)}, at "
+            f"{wording.per_gb(money['price_per_gb'], money['currency'])} ({money['how']})"
         )
     return text
 

@@ -6,8 +6,8 @@ from decimal import Decimal
 from typing import Final, Literal
 
 from proxy.text.printable import printable
-from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, RENEGOTIATED, TLS, UNSUPPORTED
-from replay.report.model import CooperativeReport, DifferentHosts, Filters, Money, Report
+from replay.capture.tls import reasons
+from replay.report.model import CooperativeReport, DifferentHosts, Filters, Money, Problem, Report
 
 POLICY: Final = {
     "gateway": "Policy gateway: what fetchgate would have done for these clients. It uses a session if this "
@@ -300,7 +300,7 @@ def _of_different_hosts(found: DifferentHosts, model: Money | None, seconds: flo
     return f"{text}."
 
 
-def apart(report: Report) -> str:
+def hosts_apart(report: Report) -> str:
     """Say what to do if the captures are of different hosts, and what suggests this; "" if nothing does."""
     hosts = report["decision"]["different_hosts"]
     if hosts is None or untold(report):
@@ -417,14 +417,19 @@ def counted_twice(report: Report) -> list[str]:
     return [first, *twice[:_WARNINGS], _one_side(sides, [row["broker"] for row in report["by_broker"]])]
 
 
+def problem(found: Problem) -> str:
+    """Name a part of the input that could not be read, and say why."""
+    text = shown(found["problem"])
+    return f"{shown(found['file'])}: {text}" if found["file"] else text
+
+
 def unread(report: Report) -> str:
     """Say which file could not be read to its end, the first of them; "" if all could."""
     problems = report["input"]["problems"]
     if not problems:
         return ""
-    file, problem = shown(problems[0]["file"], empty=""), shown(problems[0]["problem"])
     more = f" ({plural(len(problems) - 1, 'more problem')} below)" if problems[1:] else ""
-    return f"Not all of the input could be read: {file}{': ' if file else ''}{problem}{more}."
+    return f"Not all of the input could be read: {problem(problems[0])}{more}."
 
 
 def warnings(report: Report) -> list[str]:
@@ -499,10 +504,7 @@ def _port(address: str) -> str:
 def next_step(
     *,
     kafka: int,
-    payload: int,
-    tls: int,
-    late: int = 0,
-    other: int = 0,
+    payload: Mapping[str, int],
     ports: Collection[int] = (),
     other_ports: Mapping[int, int] | None = None,
     filters: Sequence[str] = (),
@@ -515,10 +517,7 @@ def next_step(
 
     Args:
         kafka: connections that speak Kafka.
-        payload: bytes in the streams of all connections.
-        tls: payload bytes of TLS connections that were not decrypted.
-        late: payload bytes of TLS connections that have a key log, but whose handshake was not captured.
-        other: payload bytes of TLS connections that are not in the key log.
+        payload: bytes in the streams of all connections, by the reason why they were not read.
         ports: the ports of --port.
         other_ports: packets that --port excludes, by port.
         filters: the given options that can leave out fetches of a Kafka connection, such as --client.
@@ -528,32 +527,34 @@ def next_step(
         more: a sentence that says where to look if nothing looks like Kafka.
     """
     used = " or ".join(str(port) for port in sorted(ports))
-    if not payload and not kafka and other_ports:
+    whole = sum(payload.values())
+    if not whole and not kafka and other_ports:
         busiest = max(other_ports, key=lambda port: (other_ports[port], -port))
         return (
             f"Next: name another port: no connection uses port {used}; most packets are on port {busiest}: "
             f"--port {busiest}. Without --port Kafka is recognised by its bytes, on any port."
         )
-    in_tls = bool(tls) and 2 * tls >= payload
+    tls = sum(payload.get(reason, 0) for reason in reasons.ALL)
+    in_tls = bool(tls) and 2 * tls >= whole
     if not in_tls and (step := unread_packets(unread or {}, packets)):
         return f"Next: {step}"
-    if not payload and not kafka and left_out:
+    if not whole and not kafka and left_out:
         return (
             f"Next: name another host: {' and '.join(filters)} {'leave' if filters[1:] else 'leaves'} out "
             f"{plural(left_out, 'packet')}. `fetchgate replay inspect` lists the hosts."
         )
-    if not payload and not kafka:
+    if not whole and not kafka:
         return (
             f"Next: capture again: there is no {'TCP payload' if packets else 'packet'}. Capture all "
             "interfaces (tcpdump -i any) and whole packets (-s 0), and check the port of the filter."
         )
     if in_tls:
-        if 2 * late >= tls:
+        if 2 * payload.get(reasons.NO_HANDSHAKE, 0) >= tls:
             return (
                 "Next: capture again, and begin before the clients connect: a key log opens only connections "
                 "whose handshake was captured. Restart the clients while the capture runs."
             )
-        if 2 * other >= tls:
+        if 2 * payload.get(reasons.NO_SECRETS, 0) >= tls:
             return (
                 "Next: find the key log of these TLS connections: the one that was given has no secrets that "
                 "open them. It must have been written by their clients or brokers while the capture was "
@@ -649,25 +650,35 @@ def unpaired(report: Report) -> str:
 
 def encrypted(decrypted: int, others: Mapping[str, int]) -> str:
     """Say how many TLS connections were decrypted, and how many not, by reason; "" if there is no key log."""
-    late = {reason: count for reason, count in others.items() if reason != TLS}
+    late = {reason: count for reason, count in others.items() if reason != reasons.TLS}
     if not decrypted and not late:
         return ""
     words = {
-        TLS: "no key log",
-        NO_SECRETS: "no secrets in the key log",
-        NO_HANDSHAKE: "handshake not captured",
-        UNSUPPORTED: "version or cipher not supported",
-        RENEGOTIATED: "renegotiated",
+        reasons.TLS: "no key log",
+        reasons.NO_SECRETS: "no secrets in the key log",
+        reasons.NO_HANDSHAKE: "handshake not captured",
+        reasons.UNSUPPORTED: "version or cipher not supported",
+        reasons.RENEGOTIATED: "renegotiated",
     }
     text = f"TLS: {plural(decrypted, 'connection')} decrypted"
     not_read = [f"{number(count)} not ({words[reason]})" for reason, count in others.items()]
     return ", ".join([text, *not_read])
 
 
-def left_out(report: Report) -> str:
-    """Say how many bytes of record contents were left out of the capture; "" if none were."""
-    count = report["readable"]["left_out_bytes"]
-    return f"Contents of records that were left out, which no figure needs: {size(count)}" if count else ""
+def about_reading(report: Report) -> list[str]:
+    """Say what else there is to know of how the capture was read. The lines have no full stop."""
+    read, left_out = report["input"], report["readable"]["left_out_bytes"]
+    not_read, apart = read["unread_packets"], read["clocks_apart_seconds"]
+    lines = (
+        f"Contents of records that were left out, which no figure needs: {size(left_out)}"
+        if left_out
+        else "",
+        copied(read["copied_connections"]),
+        f"The clocks of requests and responses are {apart * 1000:,.0f} ms apart" if apart else "",
+        encrypted(read["decrypted_connections"], read["encrypted_connections"]),
+        f"Packets not read: {by_protocol(not_read)}" if not_read else "",
+    )
+    return [line for line in lines if line]
 
 
 def copied(count: int) -> str:
@@ -676,12 +687,6 @@ def copied(count: int) -> str:
         return ""
     were, count_once = ("was", "counts") if count == 1 else ("were", "count")
     return f"{plural(count, 'connection')} {were} captured twice, before and after NAT, and {count_once} once"
-
-
-def clocks(report: Report) -> str:
-    """Describe the difference between the clocks of requests and responses; "" if there is no difference."""
-    apart = report["input"]["clocks_apart_seconds"]
-    return f"The clocks of requests and responses are {apart * 1000:,.0f} ms apart" if apart else ""
 
 
 def session_counts(report: Report) -> str:
@@ -700,8 +705,8 @@ def session_counts(report: Report) -> str:
     )
 
 
-def spread(found: CooperativeReport) -> list[str]:
-    """Explain the table of groups, and what it does not count."""
+def spread(found: CooperativeReport, limit: int) -> list[str]:
+    """Explain the table of groups, which has at most `limit` rows, and what it does not count."""
     members = found["members"]
     told = (
         f"How evenly the records of each group would spread over {members} members. As with `fetchgate proxy "
@@ -722,6 +727,8 @@ def spread(found: CooperativeReport) -> list[str]:
         )
     if any(row["hottest_key"] and not row["hottest_key"]["exact"] for row in found["groups"]):
         lines.append("If a topic has too many keys to count each, its hottest key has <= this share.")
+    if more := len(found["groups"][limit:]):
+        lines.append(f"And {plural(more, 'more group')}; the JSON has all.")
     return lines
 
 

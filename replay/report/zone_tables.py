@@ -1,8 +1,21 @@
 """The tables of the report on zones, for a terminal and for HTML."""
 
+from dataclasses import replace
 from typing import Final
 
-from replay.report.table import BYTES, COUNT, FIGURE, NAME, ReportColumn, ReportLine, ReportTable, Unit
+from replay.report.table import (
+    BYTES,
+    COUNT,
+    FIGURE,
+    NAME,
+    ReportColumn,
+    ReportLine,
+    ReportTable,
+    Unit,
+    of_rows,
+    summed,
+    with_rest,
+)
 from replay.report.wording import plural, shown
 from replay.report.zones_model import ByZone, ZonesReport
 
@@ -34,18 +47,26 @@ _ZONES: Final = (
     ReportColumn(title="Other zone", unit=BYTES, short="other"),
     ReportColumn(title="Unknown", unit=BYTES),
 )
+_MOVED: Final = (
+    ReportColumn(title="All bytes to other zones", unit=BYTES, wide=True),
+    ReportColumn(title="A: moved with client.rack", unit=BYTES, short="A"),
+    ReportColumn(title="B: moved with --rack-clients", unit=BYTES, short="B"),
+)
 
 
-def rack(name: str | None) -> str:
-    """Return a rack's name for people."""
-    return UNKNOWN if name is None else shown(name)
+def _rack(name: str | None) -> str:
+    """Return a rack's name for people. "" is the place of a rack in a row that adds up others."""
+    return UNKNOWN if name is None else shown(name, empty="")
+
+
+_RACK: Final = Unit(write=_rack, number=False)
+_NODE: Final = Unit(write=lambda node_id: "" if node_id is None else str(node_id), number=False)
 
 
 def zones(found: ZonesReport) -> ReportTable:
     """Return the table of bytes by what they are, and by where they go."""
     rows = [(key, name, what) for key, (name, what) in KINDS.items()]
     lines = [ReportLine(values=(name, what, *_zones(found[key]))) for key, name, what in rows]  # type: ignore[literal-required]  # fields of ZonedBytes
-    whole = [sum(line.values[place] for line in lines) for place in (2, 3, 4)]
     return ReportTable(
         title="Bytes by zone",
         columns=(
@@ -53,31 +74,22 @@ def zones(found: ZonesReport) -> ReportTable:
             ReportColumn(title="What it is", short="", soft=True, wide=True),
             *_ZONES,
         ),
-        lines=[*lines, ReportLine(values=("all", "", *whole), total=True)],
+        lines=[*lines, summed(("all", ""), lines, total=True)],
     )
 
 
 def racks(found: ZonesReport, limit: int) -> ReportTable:
     """Return the table of the racks of brokers."""
     rows = found["brokers"]
-    lines = [
-        ReportLine(
-            values=(
-                row["broker"],
-                "" if row["node_id"] is None else str(row["node_id"]),
-                rack(row["rack"]),
-            )
-        )
-        for row in rows[:limit]
-    ]
+    lines = [ReportLine(values=(row["broker"], row["node_id"], row["rack"])) for row in rows[:limit]]
     if more := len(rows[limit:]):
-        lines.append(ReportLine(values=(f"{plural(more, 'other broker')}; the JSON has all", "", "")))
+        lines.append(ReportLine(values=(f"{plural(more, 'other broker')}; the JSON has all", None, "")))
     return ReportTable(
         title="Racks of brokers",
         columns=(
             ReportColumn(title="Broker", unit=NAME),
-            ReportColumn(title="Node id"),
-            ReportColumn(title="Rack"),
+            ReportColumn(title="Node id", unit=_NODE),
+            ReportColumn(title="Rack", unit=_RACK),
         ),
         lines=lines,
     )
@@ -85,41 +97,28 @@ def racks(found: ZonesReport, limit: int) -> ReportTable:
 
 def clients(found: ZonesReport, limit: int) -> ReportTable:
     """Return the table of the racks of clients."""
-    rows = found["clients"]
-    lines = [ReportLine(values=(rack(row["rack"]), row["connections"])) for row in rows[: limit - 1]]
-    if others := rows[limit - 1 :]:
-        name = rack(others[0]["rack"]) if len(others) == 1 else plural(len(others), "other rack")
-        lines.append(ReportLine(values=(name, sum(row["connections"] for row in others))))
-    return ReportTable(
-        title="Racks of clients",
-        columns=(ReportColumn(title="Rack"), ReportColumn(title="Connections", unit=COUNT)),
-        lines=lines,
+    columns = (
+        ReportColumn(title="Rack", key="rack", unit=_RACK),
+        ReportColumn(title="Connections", key="connections", unit=COUNT),
     )
+    whole = of_rows("Racks of clients", found["clients"], *columns)
+    return replace(whole, lines=with_rest(whole.lines, limit, names=1, noun="rack"))
 
 
 def pairs(found: ZonesReport, limit: int) -> ReportTable:
     """Return the table of bytes from one zone to another one. The last row adds up the rest."""
-    rows = found["pairs"]
-    lines = [
-        ReportLine(values=(rack(row["from"]), rack(row["to"]), row["bytes"])) for row in rows[: limit - 1]
-    ]
-    if others := rows[limit - 1 :]:
-        names = (rack(others[0]["from"]), rack(others[0]["to"])) if len(others) == 1 else ("others", "")
-        lines.append(ReportLine(values=(*names, sum(row["bytes"] for row in others))))
-    return ReportTable(
-        title="Zone to zone",
-        columns=(
-            ReportColumn(title="From"),
-            ReportColumn(title="To"),
-            ReportColumn(title="Bytes", unit=BYTES),
-        ),
-        lines=lines,
+    whole = of_rows(
+        "Zone to zone",
+        found["pairs"],
+        ReportColumn(title="From", key="from", unit=_RACK),
+        ReportColumn(title="To", key="to", unit=_RACK),
+        ReportColumn(title="Bytes", key="bytes", unit=BYTES),
     )
+    return replace(whole, lines=with_rest(whole.lines, limit, names=2))
 
 
 def by_client(found: ZonesReport, limit: int) -> ReportTable:
     """Return the table of bytes by client. The last row adds up the rest."""
-    rows = found["by_client"]
     lines = [
         ReportLine(
             values=(
@@ -131,19 +130,12 @@ def by_client(found: ZonesReport, limit: int) -> ReportTable:
                 row["rack_clients_bytes"],
             )
         )
-        for row in rows
+        for row in found["by_client"]
     ]
     return ReportTable(
         title="Records by zone, by client",
-        columns=(
-            ReportColumn(title="Client id"),
-            ReportColumn(title="Software"),
-            *_ZONES,
-            ReportColumn(title="All bytes to other zones", unit=BYTES, wide=True),
-            ReportColumn(title="A: moved with client.rack", unit=BYTES, short="A"),
-            ReportColumn(title="B: moved with --rack-clients", unit=BYTES, short="B"),
-        ),
-        lines=_ranked(lines, limit, "client", 2),
+        columns=(ReportColumn(title="Client id"), ReportColumn(title="Software"), *_ZONES, *_MOVED),
+        lines=with_rest(lines, limit, names=2, noun="client"),
     )
 
 
@@ -164,14 +156,8 @@ def by_topic(found: ZonesReport, limit: int) -> ReportTable:
     ]
     return ReportTable(
         title="Records by zone, by topic",
-        columns=(
-            ReportColumn(title="Topic"),
-            *_ZONES,
-            ReportColumn(title="All bytes to other zones", unit=BYTES, wide=True),
-            ReportColumn(title="A: moved with client.rack", unit=BYTES, short="A"),
-            ReportColumn(title="B: moved with --rack-clients", unit=BYTES, short="B"),
-        ),
-        lines=_ranked(lines, limit, "topic", 1),
+        columns=(ReportColumn(title="Topic"), *_ZONES, *_MOVED),
+        lines=with_rest(lines, limit, names=1, noun="topic"),
     )
 
 
@@ -186,7 +172,6 @@ def moves(found: ZonesReport) -> ReportTable:
         )
         for reason in reasons
     ]
-    whole = [sum(line.values[place] for line in lines) for place in (2, 3)]
     return ReportTable(
         title="Read in the client's zone",
         columns=(
@@ -195,7 +180,7 @@ def moves(found: ZonesReport) -> ReportTable:
             ReportColumn(title="A: client.rack", unit=BYTES, short="A: client.rack"),
             ReportColumn(title="B: replica as leader", unit=BYTES, short="B: replica as leader"),
         ),
-        lines=[*lines, ReportLine(values=("all records and produce", "", *whole), total=True)],
+        lines=[*lines, summed(("all records and produce", ""), lines, total=True)],
     )
 
 
@@ -206,7 +191,7 @@ def leaders(found: ZonesReport, limit: int) -> ReportTable:
         ReportLine(
             values=(
                 shown(row["topic"]),
-                f"{row['leader']} ({rack(row['rack'])})",
+                f"{row['leader']} ({_rack(row['rack'])})",
                 row["records_per_second"],
                 row["leader_records_per_second"],
                 _latencies(row["latency"]["leader_p50_ms"], row["latency"]["leader_p99_ms"]),
@@ -239,12 +224,3 @@ def _latencies(half: int, most: int) -> str:
 
 def _zones(by_zone: ByZone) -> tuple[int, int, int]:
     return by_zone["same"], by_zone["other"], by_zone["unknown"]
-
-
-def _ranked(lines: list[ReportLine], limit: int, noun: str, names: int) -> list[ReportLine]:
-    """Return the first lines, and one that adds up the rest. The first values are names."""
-    if len(lines) <= limit:
-        return lines
-    others = [line.values[names:] for line in lines[limit - 1 :]]
-    name = (plural(len(others), f"other {noun}"), *[""] * (names - 1))
-    return [*lines[: limit - 1], ReportLine(values=(*name, *map(sum, zip(*others, strict=True))))]

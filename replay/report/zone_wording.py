@@ -1,7 +1,10 @@
 """The sentences of the report on zones."""
 
-from replay.report.model import Money
+from typing import Final
+
+from replay.report.model import Report
 from replay.report.wording import (
+    MODELLED,
     amount,
     duration,
     estimated_amount,
@@ -13,6 +16,21 @@ from replay.report.wording import (
     size,
 )
 from replay.report.zones_model import ZoneMoves, ZonesReport, any_zone_known
+
+WAYS: Final = (
+    "A (client.rack in the client): fetches have the client's rack, and brokers with a replica selector "
+    "send the client to a replica in that rack (Fetch v11 and later, clients that go there). "
+    "B (fetchgate proxy --rack-clients): Metadata names that replica as the leader (v10 and later). "
+    "Replicas are those of the last captured Metadata."
+)
+"""The two ways of reading in the client's zone."""
+LATENCIES: Final = (
+    "Records come later from a follower: it may send them only after the leader's next response. The "
+    "latencies (p50 / p99, from produce to consumer) were measured with Kafka 4.3 at 2, 10, 100 and "
+    "1,000 records a second; each row shows the latencies at the nearest lower rate. Records a second "
+    "are computed from the increase of high watermarks, only for topics that were fetched."
+)
+"""The latencies beside topics."""
 
 
 def zones_known(found: ZonesReport) -> str:
@@ -33,8 +51,11 @@ def zones_known(found: ZonesReport) -> str:
     return " ".join(filter(None, [*lines, racks_without_brokers(found)]))
 
 
-def crossing(found: ZonesReport, money: Money | None, seconds: float) -> str:
+def crossing(report: Report) -> str:
     """Say how much of records crosses zones, and what each way would move; "" if no zone is known."""
+    if "zones" not in report:
+        return ""
+    found = report["zones"]
     records = found["record_bytes"]
     other, known = records["other"], records["same"] + records["other"]
     if not known:
@@ -47,17 +68,18 @@ def crossing(found: ZonesReport, money: Money | None, seconds: float) -> str:
     own, named = found["client_rack"], found["rack_clients"]
     text += (
         f" client.rack in the clients would move {size(own['moved_bytes'])} into their zones"
-        f"{_saves(own, money, seconds)}, without a gateway. --rack-clients would move "
-        f"{size(named['moved_bytes'])}{_saves(named, money, seconds)}."
+        f"{_saves(own, report)}, without a gateway. --rack-clients would move "
+        f"{size(named['moved_bytes'])}{_saves(named, report)}."
     )
     # A rack of clients that no broker has may be misspelt.
     return " ".join(filter(None, [text, racks_without_brokers(found)]))
 
 
-def _saves(way: ZoneMoves, money: Money | None, seconds: float) -> str:
-    month = way["saved_per_month"]
+def _saves(way: ZoneMoves, report: Report) -> str:
+    month, money = way["saved_per_month"], report["modelled"]["money"]
     if month is None or money is None:
         return ""
+    seconds = report["decision"]["captured_seconds"]
     month_of = estimated_amount(month, money["currency"], seconds)
     return f" (saves {month_of} a month, {estimated_from(seconds)})"
 
@@ -75,33 +97,16 @@ def racks_without_brokers(found: ZonesReport) -> str:
     )
 
 
-def ways() -> str:
-    """Say what the two ways of reading in the client's zone are."""
-    return (
-        "A (client.rack in the client): fetches have the client's rack, and brokers with a replica selector "
-        "send the client to a replica in that rack (Fetch v11 and later, clients that go there). "
-        "B (fetchgate proxy --rack-clients): Metadata names that replica as the leader (v10 and later). "
-        "Replicas are those of the last captured Metadata."
-    )
-
-
-def latencies() -> str:
-    """Say what the latencies beside topics are."""
-    return (
-        "Records come later from a follower: it may send them only after the leader's next response. The "
-        "latencies (p50 / p99, from produce to consumer) were measured with Kafka 4.3 at 2, 10, 100 and "
-        "1,000 records a second; each row shows the latencies at the nearest lower rate. Records a second "
-        "are computed from the increase of high watermarks, only for topics that were fetched."
-    )
-
-
 def money(zones: ZonesReport) -> str:
     """Say what bytes between zones cost, by direction, and in 30 days; "" without a price."""
     found = zones["money"]
     if found is None:
         return ""
     if not any_zone_known(zones):
-        return "The cost of bytes between zones is not known: no bytes have a known zone at both ends."
+        return (
+            f"{MODELLED}: The cost of bytes between zones is not known: no bytes have a known zone at both "
+            "ends."
+        )
     currency = found["currency"]
 
     def cost(money: float) -> str:
@@ -113,8 +118,8 @@ def money(zones: ZonesReport) -> str:
     to_clients, to_brokers = found["to_clients"], found["to_brokers"]
     span = duration(found["captured_seconds"])
     text = (
-        f"Between zones: {size(to_clients['bytes'])} to clients for {cost(to_clients['cost'])}, and "
-        f"{size(to_brokers['bytes'])} to brokers for {cost(to_brokers['cost'])}, in {span} at "
+        f"{MODELLED}: Between zones: {size(to_clients['bytes'])} to clients for {cost(to_clients['cost'])}, "
+        f"and {size(to_brokers['bytes'])} to brokers for {cost(to_brokers['cost'])}, in {span} at "
         f"{per_gb(found['price_per_gb'], currency)} for each direction. Together {cost(found['cost'])}; if "
         f"both ends pay, {cost(found['cost_both_ends'])}."
     )

@@ -9,16 +9,14 @@ from replay.measure.net import AddressSums, net
 from replay.measure.report import About
 from replay.report.decision import DailyRate, decide, why
 from replay.report.model import (
-    Actual,
+    PARTS,
     Bucket,
     ClientRow,
     ConnectionRow,
-    Eligible,
     FetchReport,
     FloorsReport,
     Passed,
     Report,
-    SessionsReport,
     Shares,
     TopicRow,
     actual_bytes,
@@ -27,7 +25,6 @@ from replay.report.model import (
 from replay.report.zones_model import ByZone, ZonedClient, ZonesReport
 from tests.replay.tables import NO_FILTERS, report_of
 
-GROUPS = {"actual": Actual, "eligible": Eligible, "sessions": SessionsReport}
 BY_FRAME = frozenset(
     {
         "requests",
@@ -395,7 +392,7 @@ def combined(value: Callable[[str, str], int]) -> FetchReport:
     """
     groups = {
         group: {field: value(group, field) for field in fields.__annotations__}
-        for group, fields in GROUPS.items()
+        for group, fields in PARTS.items()
     }
     eligible, sessions = (groups[name] for name in ("eligible", "sessions"))
     saved = sum(eligible[name] - sessions[name] for name in ("request_bytes", "response_bytes"))
@@ -437,7 +434,7 @@ def assert_adds_up(report: Report) -> None:
 
 
 def _names() -> list[tuple[str, str]]:
-    return [(group, field) for group, fields in GROUPS.items() for field in fields.__annotations__]
+    return [(group, field) for group, fields in PARTS.items() for field in fields.__annotations__]
 
 
 def _cell(client: tuple[str, str, int, int, int, int, bool], broker: str) -> FetchReport:

@@ -248,7 +248,7 @@ def test_a_table_has_one_description_for_all_forms() -> None:
             ReportColumn(title="Saved", unit=SAVING, short="part"),
             ReportColumn(title="Why", wide=True),
         ],
-        lines=[ReportLine(values=("=a<b", 12_345, SavedBytes(-5, -0.5), "x"), note="note")],
+        lines=[ReportLine(values=("=a<b", 12_345, SavedBytes(-5, 10), "x"), note="note")],
     )
     out = io.StringIO()
     Console(file=out, width=80).print(terminal.table(described))

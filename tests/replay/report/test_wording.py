@@ -1,5 +1,7 @@
 """The formats of figures and names."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,6 +174,14 @@ def test_an_amount_has_its_currency_if_that_is_known() -> None:
     ]
 
 
+def next_step(
+    *, kafka: int = 0, payload: int = 0, tls: int = 0, late: int = 0, other: int = 0, **more: Any
+) -> str:
+    """Return the advice for this payload: that of TLS connections, and the one of late and other ones."""
+    reasons = {"": payload - tls, TLS: tls - late - other, NO_HANDSHAKE: late, NO_SECRETS: other}
+    return wording.next_step(kafka=kafka, payload=reasons, **more)
+
+
 @pytest.mark.parametrize(
     ("kafka", "payload", "tls", "told"),
     [
@@ -189,26 +199,26 @@ def test_an_amount_has_its_currency_if_that_is_known() -> None:
     ],
 )
 def test_a_capture_without_a_fetch_has_a_next_step(kafka: int, payload: int, tls: int, told: str) -> None:
-    assert wording.next_step(kafka=kafka, payload=payload, tls=tls, packets=9).startswith(told)
+    assert next_step(kafka=kafka, payload=payload, tls=tls, packets=9).startswith(told)
 
 
 def test_a_wrong_port_is_told_with_one_that_is_used() -> None:
-    told = wording.next_step(
+    told = next_step(
         kafka=0, payload=0, tls=0, ports=[9092, 9093], other_ports={50001: 7, 33192: 9, 50002: 2}
     )
 
     assert "no connection uses port 9092 or 9093; most packets are on port 33192: --port 33192." in told
-    assert "there is no packet." in wording.next_step(kafka=0, payload=0, tls=0, ports=[9092], other_ports={})
-    assert "Is 50001 the brokers' port?" in wording.next_step(kafka=1, payload=9, tls=0, ports=[50001])
+    assert "there is no packet." in next_step(kafka=0, payload=0, tls=0, ports=[9092], other_ports={})
+    assert "Is 50001 the brokers' port?" in next_step(kafka=1, payload=9, tls=0, ports=[50001])
 
 
 def test_a_wrong_host_is_no_reason_to_capture_again() -> None:
-    told = wording.next_step(kafka=0, payload=0, tls=0, packets=9, left_out=7, filters=["--host"])
+    told = next_step(kafka=0, payload=0, tls=0, packets=9, left_out=7, filters=["--host"])
     assert told.startswith("Next: name another host: --host leaves out 7 packets.")
 
 
 def test_a_port_without_kafka_is_not_answered_with_the_option_that_was_given() -> None:
-    told = wording.next_step(kafka=0, payload=100, tls=0, ports=[80])
+    told = next_step(kafka=0, payload=100, tls=0, ports=[80])
 
     assert "no connection of port 80 speaks Kafka. Without --port" in told
     assert "--port N" not in told
@@ -219,7 +229,7 @@ def test_a_port_without_kafka_is_not_answered_with_the_option_that_was_given() -
 )
 def test_packets_that_are_not_read_are_the_next_step(kafka: int, payload: int, ports: list[int]) -> None:
     unread = {"MACsec": 3, "IP fragments": 1200}
-    told = wording.next_step(kafka=kafka, payload=payload, tls=0, ports=ports, unread=unread, packets=2406)
+    told = next_step(kafka=kafka, payload=payload, tls=0, ports=ports, unread=unread, packets=2406)
 
     assert told.startswith("Next: capture on a client's or a broker's host, on all interfaces")
     assert "1,203 of 2,406 packets are not read (IP fragments 1,200, MACsec 3)" in told
@@ -227,26 +237,26 @@ def test_packets_that_are_not_read_are_the_next_step(kafka: int, payload: int, p
 
 def test_packets_that_are_not_read_matter_less_than_others() -> None:
     unread = {"MACsec": 3}
-    assert "name the port" in wording.next_step(kafka=0, payload=100, tls=0, unread=unread, packets=13)
-    assert "key log" in wording.next_step(kafka=0, payload=100, tls=50, unread=unread, packets=6)
+    assert "name the port" in next_step(kafka=0, payload=100, tls=0, unread=unread, packets=13)
+    assert "key log" in next_step(kafka=0, payload=100, tls=50, unread=unread, packets=6)
 
 
 def test_filters_that_leave_out_all_fetches_are_named() -> None:
-    told = wording.next_step(kafka=2, payload=100, tls=0, filters=["--client", "--host"])
+    told = next_step(kafka=2, payload=100, tls=0, filters=["--client", "--host"])
 
     assert told.startswith("Next: leave out --client and --host: Kafka was found, but no fetch that passes.")
-    assert "--client" not in wording.next_step(kafka=2, payload=100, tls=0)
+    assert "--client" not in next_step(kafka=2, payload=100, tls=0)
 
 
 def test_connections_that_began_before_the_capture_have_a_next_step_of_their_own() -> None:
-    assert "before the clients connect" in wording.next_step(kafka=0, payload=100, tls=90, late=45)
-    assert "--keylog FILE" in wording.next_step(kafka=0, payload=100, tls=90, late=44)
+    assert "before the clients connect" in next_step(kafka=0, payload=100, tls=90, late=45)
+    assert "--keylog FILE" in next_step(kafka=0, payload=100, tls=90, late=44)
 
 
 def test_a_key_log_of_other_connections_has_a_next_step_of_its_own() -> None:
-    told = wording.next_step(kafka=0, payload=100, tls=90, other=45)
+    told = next_step(kafka=0, payload=100, tls=90, other=45)
     assert told.startswith("Next: find the key log of these TLS connections: the one that was given has no ")
-    assert "open the TLS" in wording.next_step(kafka=0, payload=100, tls=90, other=44)
+    assert "open the TLS" in next_step(kafka=0, payload=100, tls=90, other=44)
 
 
 @pytest.mark.parametrize(
