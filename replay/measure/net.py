@@ -106,13 +106,13 @@ def net(
         return None
     saved_gb = sum(saved.values()) / _GB / rate.seconds * MONTH
     needs = [need(one, rate.seconds) for one in savers.values()]
-    paying = _that_pay(saved, rate, cost)
+    paying = _paying(saved, rate, cost)
     return Net(
         currency=rate.currency,
         sidecar_cost_per_month=cost,
         sidecars=len(saved),
-        sidecars_that_pay=len(paying),
-        paying=_paying(paying, rate, cost),
+        sidecars_that_pay=len(paying["addresses"]),
+        paying=paying,
         break_even_price_per_gb=len(saved) * cost / saved_gb if saved else None,
         largest=max(needs, key=lambda one: (one["cpu_millicores"], one["memory_bytes"]), default=None),
         services=[_row(services, len(saved), month, cost) for services in SERVICES],
@@ -199,21 +199,17 @@ class _Own:
     others_wait: bool = False
 
 
-def _that_pay(saved: Mapping[str, int], rate: DailyRate, cost: float) -> dict[str, int]:
-    """Return those of the saved bytes by address that pay for the sidecar there, the most bytes first."""
+def _paying(saved: Mapping[str, int], rate: DailyRate, cost: float) -> NetPaying:
+    """Return the sum of the sidecars alone that pay, from the saved bytes by address. Most bytes first."""
     order = sorted(saved.items(), key=lambda pair: (-pair[1], pair[0]))
-    return {address: count for address, count in order if (rate.month(count) or 0.0) > cost}
-
-
-def _paying(paying: Mapping[str, int], rate: DailyRate, cost: float) -> NetPaying:
-    """Return the sum of the sidecars that pay alone, from their saved bytes by address."""
-    saved, whole = rate.month(sum(paying.values())) or 0.0, len(paying) * cost
+    paying = {address: count for address, count in order if (rate.month(count) or 0.0) > cost}
+    month, whole = rate.month(sum(paying.values())) or 0.0, len(paying) * cost
     return NetPaying(
         addresses=list(paying),
-        saved_per_month=saved,
+        saved_per_month=month,
         cost_per_month=whole,
-        net_per_month=saved - whole,
-        net_per_year=MONTHS * (saved - whole),
+        net_per_month=month - whole,
+        net_per_year=MONTHS * (month - whole),
     )
 
 
@@ -226,13 +222,12 @@ def _between_zones(
     if saved is None:
         return None
     month, whole = rate.month(saved["other"]) or 0.0, len(savers) * cost
-    paying = _that_pay({address: one["other"] for address, one in zoned.items()}, rate, cost)
     return NetBetweenZones(
         saved_bytes=saved,
         saved_per_month=month,
         net_per_month=month - whole,
         net_per_year=MONTHS * (month - whole),
-        paying=_paying(paying, rate, cost),
+        paying=_paying({address: one["other"] for address, one in zoned.items()}, rate, cost),
     )
 
 

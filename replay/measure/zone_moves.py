@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from replay.measure.zone_log import FetchClass
+from replay.measure.zone_log import FetchClass, ReplicasSeen
 from replay.measure.zone_places import Places
-from replay.measure.zones import ReadBy, ReplicasAt, ZoneSums
+from replay.measure.zones import ReadBy, ZoneSums
 from replay.protocol.cluster import Replicas, unpacked
 from replay.report.zones_model import LatencyClass, LeaderRate
 
@@ -45,35 +45,20 @@ the beginning of the software. Seen at Kafka 4.3 with Java 4.3, librdkafka 2.16,
 is gone, as when a leader is gone; the next stream reads from leaders."""
 _LIBRDKAFKA: Final = "rdkafka"
 """In the software's version of most clients that are made with librdkafka."""
-_LATENCIES: Final = (
+_LATENCIES: Final = tuple(
     LatencyClass(
-        records_per_second=2,
-        leader_p50_ms=5,
-        leader_p99_ms=40,
-        replica_p50_ms=504,
-        replica_p99_ms=528,
-    ),
-    LatencyClass(
-        records_per_second=10,
-        leader_p50_ms=4,
-        leader_p99_ms=29,
-        replica_p50_ms=103,
-        replica_p99_ms=117,
-    ),
-    LatencyClass(
-        records_per_second=100,
-        leader_p50_ms=3,
-        leader_p99_ms=13,
-        replica_p50_ms=12,
-        replica_p99_ms=24,
-    ),
-    LatencyClass(
-        records_per_second=1000,
-        leader_p50_ms=11,
-        leader_p99_ms=61,
-        replica_p50_ms=20,
-        replica_p99_ms=92,
-    ),
+        records_per_second=rate,
+        leader_p50_ms=leader,
+        leader_p99_ms=leader_most,
+        replica_p50_ms=replica,
+        replica_p99_ms=replica_most,
+    )
+    for rate, leader, leader_most, replica, replica_most in (
+        (2, 5, 40, 504, 528),
+        (10, 4, 29, 103, 117),
+        (100, 3, 13, 12, 24),
+        (1000, 11, 61, 20, 92),
+    )
 )
 """From produce (acks=1) to a consumer that waits up to 500 ms: measured with Kafka 4.3 and one partition."""
 
@@ -100,7 +85,7 @@ class Moves:
 class Topics:
     """The replicas of partitions, by the newest captured Metadata."""
 
-    def __init__(self, replicas: Mapping[tuple[str, str], ReplicasAt], places: Places) -> None:
+    def __init__(self, replicas: Mapping[tuple[str, str], ReplicasSeen], places: Places) -> None:
         self._replicas, self._places = replicas, places
         self._partitions = cache(self._unpacked)
 

@@ -6,14 +6,14 @@ tells them. Until then, bytes are kept by the broker's address.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from proxy.protocol.api import ApiKey
 from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure.digest import Summary
-from replay.measure.zone_log import ZonesSeen
+from replay.measure.zone_log import ReplicasSeen, ZonesSeen
 
 
 class NodeAt(NamedTuple):
@@ -26,15 +26,6 @@ class NodeAt(NamedTuple):
     port: int
     rack: str
     """The broker's rack, "" if it has none."""
-
-
-class ReplicasAt(NamedTuple):
-    """The replicas of a topic's partitions, as a response described them."""
-
-    time: int
-    """When the response came, in ns since 1970."""
-    replicas: bytes
-    """See `cluster.unpacked`."""
 
 
 class ReadBy(NamedTuple):
@@ -61,7 +52,14 @@ class LogSpan(NamedTuple):
 
 
 @dataclass(slots=True)
-class ZoneBytes:
+class _Sums:
+    def merge(self, other: Self) -> None:
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+@dataclass(slots=True)
+class ZoneBytes(_Sums):
     """Bytes of whole frames, by what they are and by direction."""
 
     record_bytes: int = 0
@@ -81,15 +79,6 @@ class ZoneBytes:
     def responses(self) -> int:
         return self.fetch_responses + self.produce_responses + self.other_responses
 
-    def merge(self, other: "ZoneBytes") -> None:
-        self.record_bytes += other.record_bytes
-        self.fetch_requests += other.fetch_requests
-        self.fetch_responses += other.fetch_responses
-        self.produce_requests += other.produce_requests
-        self.produce_responses += other.produce_responses
-        self.other_requests += other.other_requests
-        self.other_responses += other.other_responses
-
     def add(self, group: Mapping[str, Any]) -> None:
         requests, responses = group["request_bytes"], group["response_bytes"]
         if group["api_key"] == ApiKey.FETCH:
@@ -106,15 +95,11 @@ class ZoneBytes:
 
 
 @dataclass(slots=True)
-class TopicBytes:
+class TopicBytes(_Sums):
     """The bytes of a topic in fetches: its entries, and the topic elements with them."""
 
     record_bytes: int = 0
     listing_bytes: int = 0
-
-    def merge(self, other: "TopicBytes") -> None:
-        self.record_bytes += other.record_bytes
-        self.listing_bytes += other.listing_bytes
 
 
 @dataclass(slots=True)
@@ -133,7 +118,7 @@ class ZoneSums:
     """The number of connections, by the client's zone."""
     nodes: dict[tuple[str, int], NodeAt] = field(default_factory=dict)
     """The newest description of each broker, by cluster id and node id."""
-    replicas: dict[tuple[str, str], ReplicasAt] = field(default_factory=dict)
+    replicas: dict[tuple[str, str], ReplicasSeen] = field(default_factory=dict)
     """The newest replicas of each topic, by cluster id and topic."""
     reads: dict[ReadBy, dict[int, int]] = field(default_factory=partial(defaultdict, dict))
     """Record bytes by partition."""
@@ -159,8 +144,7 @@ class ZoneSums:
             for time, cluster, nodes in seen.nodes:
                 for node in nodes:
                     self._add_node(cluster, NodeAt(time, *node))
-            for time, cluster, topic, replicas in seen.replicas:
-                self._add_replicas((cluster, topic), ReplicasAt(time, replicas))
+            self._add_replicas(seen.replicas)
             self._add_reads(seen, end)
 
     def merge(self, other: "ZoneSums") -> None:
@@ -171,8 +155,7 @@ class ZoneSums:
         self.connections += other.connections
         for (cluster, _), node in other.nodes.items():
             self._add_node(cluster, node)
-        for topic, replicas in other.replicas.items():
-            self._add_replicas(topic, replicas)
+        self._add_replicas(other.replicas.values())
         for read, partitions in other.reads.items():
             _add(self.reads[read], partitions)
         for place, spans in other.log_ends.items():
@@ -183,8 +166,10 @@ class ZoneSums:
         key = cluster, node.node_id
         self.nodes[key] = max(node, self.nodes.get(key, node))
 
-    def _add_replicas(self, key: tuple[str, str], replicas: ReplicasAt) -> None:
-        self.replicas[key] = max(replicas, self.replicas.get(key, replicas))
+    def _add_replicas(self, seen: Iterable[ReplicasSeen]) -> None:
+        for one in seen:
+            key = one.cluster, one.topic
+            self.replicas[key] = max(one, self.replicas.get(key, one))
 
     def _add_reads(self, seen: ZonesSeen, end: ConnectionEnd) -> None:
         for topic, topic_id, fetch_class, partitions in seen.reads:

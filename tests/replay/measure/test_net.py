@@ -3,6 +3,7 @@
 import re
 import struct
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from html import unescape
@@ -388,15 +389,31 @@ def test_what_to_do_is_decided_by_client_address(cost: str, action: str, tmp_pat
 
 def at_two_addresses(capture: Path, to: Path) -> str:
     """Write a capture again: kafka-python is at 10.0.0.2, all other clients are at 10.0.0.1."""
-    data, at = bytearray(capture.read_bytes()), 24
-    while at < len(data):
-        ip = at + 16 + 20  # SLL2, then IPv4 and TCP
-        for place, port in enumerate(struct.unpack_from(">HH", data, ip + 20)):
+
+    def moved(record: bytearray) -> bytearray:
+        for place, port in enumerate(struct.unpack_from(">HH", record, _PORTS)):
             if port != 33192:
-                host = 2 if port == 41642 else 1
-                data[ip + 12 + 4 * place : ip + 16 + 4 * place] = bytes((10, 0, 0, host))
-        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
-    to.write_bytes(data)
+                begin = _ADDRESSES + 4 * place
+                record[begin : begin + 4] = bytes((10, 0, 0, 2 if port == 41642 else 1))
+        return record
+
+    return rewritten(capture, to, moved)
+
+
+_ADDRESSES = 16 + 20 + 12
+"""In a record: after its header, SLL2, and the first part of IPv4."""
+_PORTS = 16 + 20 + 20
+
+
+def rewritten(capture: Path, to: Path, change: Callable[[bytearray], bytes | bytearray]) -> str:
+    """Write a capture again, with another record in place of each: a header of 16 bytes, and the packet."""
+    data, at = capture.read_bytes(), 24
+    records: list[bytes | bytearray] = [data[:at]]
+    while at < len(data):
+        end = at + 16 + struct.unpack_from("<I", data, at + 8)[0]
+        records.append(change(bytearray(data[at:end])))
+        at = end
+    to.write_bytes(b"".join(records))
     return str(to)
 
 
@@ -629,12 +646,7 @@ def test_both_sides_of_a_gateway_have_no_sum_of_money() -> None:
 
 def at_one_time(capture: Path, to: Path, second: int = 1_700_000_000) -> str:
     """Write a capture again with all of its packets at the same time."""
-    data, at = bytearray(capture.read_bytes()), 24
-    while at < len(data):
-        data[at : at + 8] = struct.pack("<II", second, 0)
-        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
-    to.write_bytes(data)
-    return str(to)
+    return rewritten(capture, to, lambda record: struct.pack("<II", second, 0) + record[8:])
 
 
 def test_a_capture_of_no_time_says_why_there_is_no_net_sum(tmp_path: Path) -> None:
@@ -669,29 +681,19 @@ def test_a_saving_that_is_not_known_has_no_money(tmp_path: Path) -> None:
 
 def cut(capture: Path, to: Path) -> str:
     """Write a capture again with at most 116 bytes of each packet."""
-    data, at = capture.read_bytes(), 24
-    kept = [data[:24]]
-    while at < len(data):
-        size = struct.unpack_from("<I", data, at + 8)[0]
-        head, packet = data[at : at + 8], data[at + 16 : at + 16 + min(size, 116)]
-        kept += [head, struct.pack("<I", len(packet)), data[at + 12 : at + 16], packet]
-        at += 16 + size
-    to.write_bytes(b"".join(kept))
-    return str(to)
+
+    def shorter(record: bytearray) -> bytearray:
+        packet = record[16 : 16 + 116]
+        return record[:8] + struct.pack("<I", len(packet)) + record[12:16] + packet
+
+    return rewritten(capture, to, shorter)
 
 
 def test_a_capture_of_one_direction_has_no_net_sum(tmp_path: Path) -> None:
-    data, at = Path(CAPTURE).read_bytes(), 24
-    kept = [data[:24]]
-    while at < len(data):
-        end = at + 16 + struct.unpack_from("<I", data, at + 8)[0]
-        if struct.unpack_from(">H", data, at + 16 + 20 + 20 + 2) == (33192,):  # SLL2, IPv4, TCP
-            kept.append(data[at:end])
-        at = end
-    capture = tmp_path / "to-broker.pcap"
-    capture.write_bytes(b"".join(kept))
+    def kept(record: bytearray) -> bytearray | bytes:
+        return record if struct.unpack_from(">H", record, _PORTS + 2) == (33192,) else b""
 
-    text = shown(str(capture), *PRICES, code=3).text
+    text = shown(rewritten(Path(CAPTURE), tmp_path / "to-broker.pcap", kept), *PRICES, code=3).text
     assert "fetches have no response; capture both directions." in text
     assert "Net" not in text
 
