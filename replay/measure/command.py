@@ -41,7 +41,6 @@ from replay.measure.rows import RowFilter
 from replay.measure.spark.errors import NoSparkError, SparkFailedError
 from replay.measure.spark.java import OLDEST, SUBMITTED, NoJavaError
 from replay.measure.work import Work
-from replay.measure.zones_report import ZonePrice
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
 from replay.report.wording import first_of, plural, shown, size, untold
@@ -162,9 +161,7 @@ def _measured(options: MeasureOptions, console: Console, scratch: str) -> Report
         members=options.cooperative_members or 0,
         racks=work.choice.racks,
         copies=0 if work.parquet else len(copies),
-        zone_price=None
-        if options.zone_price_per_gb is None
-        else ZonePrice(per_gb=options.zone_price_per_gb, currency=options.currency or ""),
+        zone_price_per_gb=options.zone_price_per_gb,
     )
     result = report(found, about)
     key = options.anonymize_key
@@ -241,7 +238,7 @@ def _absent(found: Collected, result: Report) -> Iterator[str]:
 
 def _unpriced(about: About, result: Report) -> Iterator[str]:
     """Yield a message if bytes between zones have a price, but no zone is known."""
-    if about.zone_price is None:
+    if about.zone_price_per_gb is None:
         return
     if "zones" not in result:
         yield (

@@ -26,7 +26,7 @@ from replay.measure.spread import Delivered, spread_row
 from replay.measure.sums import FetchSums
 from replay.measure.zone_places import Places
 from replay.measure.zones import topic_name
-from replay.measure.zones_report import ZonePrice, zones_report
+from replay.measure.zones_report import zones_report
 from replay.report.decision import (
     DailyRate,
     add_up_hosts,
@@ -90,7 +90,7 @@ class About:
     members: int = 0
     """The number of members for which the spread of keys is shown. 0 if it is not shown."""
     racks: Racks = NO_RACKS
-    zone_price: ZonePrice | None = None
+    zone_price_per_gb: float | None = None
     copies: int = 0
     """The number of connections that were left out because they are copies of others, after NAT."""
 
@@ -104,7 +104,7 @@ def report(found: Collected, about: About) -> Report:
     found.timeline.fit(sum(last - first for first, last in stretches))
     both_sides = _both_sides(found)
     # Bytes that count twice have no sum of money: a buyer would take it for true.
-    per_gb, zone_price = (None, None) if both_sides else (about.price_per_gb, about.zone_price)
+    per_gb, zone_price = (None, None) if both_sides else (about.price_per_gb, about.zone_price_per_gb)
     rate = DailyRate(seconds=time["captured_seconds"], price_per_gb=per_gb, currency=about.currency)
     by_client = _by_client(found)
     reason = why(whole, found.whole.passed)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from replay.measure.racks import Racks
@@ -33,23 +33,18 @@ _HOW: Final = (
 _KINDS: Final = ("record_bytes", "listing_bytes", "produce_bytes", "other_bytes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZonePrice:
-    """The price of 10^9 bytes between zones, in each direction."""
-
-    per_gb: float
-    currency: str = ""
-
-
 def zones_report(
     sums: ZoneSums,
     racks: Racks,
     clients: Collection[str],
     topic_name: Callable[[str, str], str],
     rate: DailyRate,
-    price: ZonePrice | None,
+    price_per_gb: float | None,
 ) -> ZonesReport | None:
-    """Return the report on zones, for all clients or the chosen ones. None if no rack is known."""
+    """Return the report on zones, for all clients or the chosen ones. None if no rack is known.
+
+    `price_per_gb` is that of bytes between zones, in each direction.
+    """
     if not racks and not any(node.rack for node in sums.nodes.values()):
         return None
     places = Places(racks, sums.nodes)
@@ -88,7 +83,9 @@ def zones_report(
         client_rack=_moves(by_rack, totals, rate),
         rack_clients=_moves(by_leader, totals, rate),
         leaders=leader_rates(sums, places, topics, topic_name, rate.seconds),
-        money=_money(chosen, places, by_rack.moved, by_leader.moved, rate.seconds, price) if price else None,
+        money=_money(
+            chosen, places, by_rack.moved, by_leader.moved, replace(rate, price_per_gb=price_per_gb)
+        ),
     )
 
 
@@ -193,27 +190,29 @@ def _money(
     places: Places,
     by_rack: int,
     by_leader: int,
-    seconds: float,
-    price: ZonePrice,
-) -> ZoneMoney:
+    rate: DailyRate,
+) -> ZoneMoney | None:
+    price = rate.price_per_gb
+    if price is None:
+        return None
     known = any(places.zone(zone, broker) != "unknown" for zone, broker, _, _ in chosen)
     crossing = [one for (zone, broker, _, _), one in chosen.items() if places.zone(zone, broker) == "other"]
 
     def cost(count: int) -> float:
-        return count / _GB * price.per_gb
+        return count / _GB * price
 
     to_clients, to_brokers = sum(one.responses for one in crossing), sum(one.requests for one in crossing)
     whole = to_clients + to_brokers
     return ZoneMoney(
-        price_per_gb=price.per_gb,
-        currency=price.currency,
+        price_per_gb=price,
+        currency=rate.currency,
         to_clients=CrossedBytes(bytes=to_clients, cost=cost(to_clients)),
         to_brokers=CrossedBytes(bytes=to_brokers, cost=cost(to_brokers)),
         cost=cost(whole),
         cost_both_ends=2 * cost(whole),
         client_rack_saves=cost(by_rack),
         rack_clients_saves=cost(by_leader),
-        captured_seconds=seconds,
-        cost_per_month=DailyRate(seconds=seconds, price_per_gb=price.per_gb).month(whole) if known else None,
+        captured_seconds=rate.seconds,
+        cost_per_month=rate.month(whole) if known else None,
         how=_HOW,
     )

@@ -8,7 +8,7 @@ from typing import Final
 
 from replay.report.markup import Markup, element, joined
 from replay.report.model import Bucket, SlotsNeeded, Stretch, Where
-from replay.report.wording import SHARES, ShareKey, duration, percent, size
+from replay.report.wording import SHARES, ShareKey, duration, moment, percent, size
 
 WIDE: Final = 900
 NARROW: Final = 360
@@ -176,7 +176,7 @@ def _spot(scale: _Scale, bucket: Bucket) -> Markup:
     begin = _seconds(bucket["time"])
     first, last = scale.sides(begin, begin + bucket["seconds"])
     words = (
-        f"{_clock(bucket['time'], '%Y-%m-%d %H:%M:%S')} UTC, {bucket['seconds']:g} s: "
+        f"{moment(bucket['time'])}, {bucket['seconds']:g} s: "
         f"{size(bucket['actual_bytes'])} captured, {size(bucket['predicted_bytes'])} predicted"
     )
     return element(
@@ -255,10 +255,6 @@ def _time_step(span: float, ticks: int) -> float:
     """Return a usual distance of ticks in seconds, with which there are at most about `ticks`."""
     days = ceil(span / 86_400 / max(ticks, 1)) * 86_400
     return next((step for step in _TIMES if span / step <= ticks), days)
-
-
-def _clock(time: str, form: str) -> str:
-    return datetime.fromisoformat(time).astimezone(UTC).strftime(form)
 
 
 def where(split: Where) -> Markup:

@@ -16,6 +16,16 @@ from replay.report.model import BothSides, Decision, DifferentHosts, FloorsRepor
 from replay.report.wording import POLICY
 from tests.replay.report import hostile, sample
 
+HOSTS: DifferentHosts = {
+    "captures": 2,
+    "captured_bytes_per_day": 22_000_000_000,
+    "saved_bytes_per_day": 20_400_000_000,
+    "captured_per_month": 13.2,
+    "money_per_month": 12.24,
+    "shared_addresses": [],
+    "sidecars_priced": True,
+}
+
 
 def printed(report: Report, **console: object) -> str:
     out = io.StringIO()
@@ -179,20 +189,11 @@ def test_a_capture_of_brokers_alone_says_where_to_capture(render: Callable[[Repo
 
 
 def test_captures_that_may_be_of_different_hosts_are_added_up_in_the_first_line() -> None:
-    hosts: DifferentHosts = {
-        "captures": 2,
-        "captured_bytes_per_day": 22_000_000_000,
-        "saved_bytes_per_day": 20_400_000_000,
-        "captured_per_month": 13.2,
-        "money_per_month": 12.24,
-        "shared_addresses": [],
-        "sidecars_priced": True,
-    }
     for shared, told in (
         ([], "no client address is in two of them"),
         (["127.0.0.1"], "only the address 127.0.0.1 is in two of them"),
     ):
-        hosts["shared_addresses"] = shared
+        hosts: DifferentHosts = {**HOSTS, "shared_addresses": shared}
         assert said(decision={**sample.report()["decision"], "different_hosts": hosts}).startswith(
             "If the 2 captures are of one host, sessions would save 12.0 GB a day, 83.6 % of the fetch "
             "bytes: 7.23 of 8.65 USD a month at 0.02 USD per GB (estimated from 1 h). If they are of "
@@ -207,15 +208,7 @@ def test_captures_that_may_be_of_different_hosts_are_added_up_in_the_first_line(
 def test_a_net_sum_that_nobody_asked_for_is_not_missed() -> None:
     """Without --sidecar-cost there is none."""
     plain = sample.report()
-    hosts: DifferentHosts = {
-        "captures": 2,
-        "captured_bytes_per_day": 22_000_000_000,
-        "saved_bytes_per_day": 20_400_000_000,
-        "captured_per_month": 13.2,
-        "money_per_month": 12.24,
-        "shared_addresses": [],
-        "sidecars_priced": False,
-    }
+    hosts: DifferentHosts = {**HOSTS, "sidecars_priced": False}
     decision: Decision = {**plain["decision"], "different_hosts": hosts}
     assert "Net:" not in said(decision=decision, modelled={**plain["modelled"], "net": None})
 
