@@ -14,7 +14,7 @@ from proxy.text.printable import printable
 from replay.capture.kafka.connection import NOT_KAFKA
 from replay.capture.packets.links import LINK_TYPES
 from replay.inspect.counts import ApiCounts, ConnectionCounts, Inspection, name_of
-from replay.report.wording import NAME_HOSTS, both_sides, copied, plural, shown, size, unread_packets
+from replay.report.wording import both_sides, copied, plural, shown, size, unread_packets
 
 _WIDTH: Final = 160
 """The line length if the output is not a terminal."""
@@ -203,14 +203,8 @@ def _lines(inspection: Inspection) -> list[str]:
     lines += [f"{name}: {problem}" for name, problem in inspection.problems()]
     if twice := copied(len(inspection.sides.copies())):
         lines.append(f"{twice} in the first line and in measure.")
-    lines += both_sides(
-        inspection.sides.found(),
-        inspection.sides.fetched,
-        twice="their fetches count twice",
-        verb="Measure",
-        same_port=NAME_HOSTS,
-    )
-    return lines
+    sides = inspection.sides
+    return lines + both_sides(sides.found(), sides.fetched, twice="their fetches count twice")
 
 
 def _table(title: str, *columns: str, broad: bool) -> Table:

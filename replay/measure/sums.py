@@ -22,39 +22,21 @@ from replay.report.model import (
 )
 
 _Sums = TypeVar("_Sums")
-SUMMED: Final = frozenset(
-    {
-        "partitions_requested",
-        "partitions_answered",
-        "record_bytes",
-        "listing_bytes",
-        "empty_entry_bytes",
-        "entry_bytes",
-        "session_request_bytes",
-        "session_response_bytes",
-        "close_bytes",
-        "repair_bytes",
-        "full",
-        "incremental",
-        "sessionless",
-        "closes",
-        "added",
-        "altered",
-        "forgotten",
-        "session_partitions_requested",
-        "session_partitions_answered",
-        "session_listing_bytes",
-        "session_empty_entry_bytes",
-        "session_entry_bytes",
-        "session_record_bytes",
-    }
-)
-"""The columns of fetches that are added up in a group."""
 _CAPTURED: Final = ("request_bytes", "response_bytes", "record_bytes")
 _LISTED: Final = ("partitions_requested", "partitions_answered")
 _OF_BOTH: Final = frozenset({*_CAPTURED, *_LISTED})
 """The figures of fetches as captured. Those with sessions are in columns that begin with ``session_``."""
 _SPLIT: Final = ("listing_bytes", "empty_entry_bytes", "entry_bytes", "record_bytes")
+SUMMED: Final = frozenset(
+    {
+        *_LISTED,
+        *_SPLIT,
+        *(f"session_{name}" for name in ("request_bytes", "response_bytes", *_LISTED, *_SPLIT)),
+        *(SessionsReport.__annotations__.keys() - _OF_BOTH),
+        "closes",
+    }
+)
+"""The columns of fetches that are added up in a group."""
 
 
 def empty() -> FetchReport:
@@ -166,13 +148,7 @@ def with_savings(fetch: FetchReport) -> FetchReport:
     """Return the sums, completed by `saved_bytes` and `saved_ratio`."""
     saved = eligible_bytes(fetch) - sessions_bytes(fetch)
     whole = actual_bytes(fetch)
-    return FetchReport(
-        actual=fetch["actual"],
-        eligible=fetch["eligible"],
-        sessions=fetch["sessions"],
-        saved_bytes=saved,
-        saved_ratio=saved / whole if whole else 0.0,
-    )
+    return {**fetch, "saved_bytes": saved, "saved_ratio": saved / whole if whole else 0.0}
 
 
 def add_passed(passed: dict[str, Passed], reason: str, more: Passed) -> None:

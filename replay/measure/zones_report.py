@@ -23,6 +23,7 @@ from replay.report.zones_model import (
     ZoneMoves,
     ZonePair,
     ZonesReport,
+    values_of,
 )
 
 _GB: Final = 10**9
@@ -172,17 +173,13 @@ def _pairs(chosen: dict[tuple[str, str, str, str], ZoneBytes], places: Places) -
 def _moves(found: Moves, totals: ZonedBytes, rate: DailyRate) -> ZoneMoves:
     """Return what would be moved. Records that were not noted by partition are of clients without a zone."""
     stays = found.stays.copy()
-    stays[UNKNOWN] += sum(_values(totals["record_bytes"])) - found.moved - found.stays.total()
-    stays[PRODUCE] += sum(_values(totals["produce_bytes"]))
+    stays[UNKNOWN] += sum(values_of(totals["record_bytes"])) - found.moved - found.stays.total()
+    stays[PRODUCE] += sum(values_of(totals["produce_bytes"]))
     return ZoneMoves(
         moved_bytes=found.moved,
         saved_per_month=rate.month(found.moved),
         stays={reason: count for reason, count in sorted(stays.items()) if count},
     )
-
-
-def _values(by_zone: ByZone) -> tuple[int, int, int]:
-    return by_zone["same"], by_zone["other"], by_zone["unknown"]
 
 
 def _money(

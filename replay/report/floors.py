@@ -25,17 +25,12 @@ def fetches_left(fetches: int, seconds: float, *, wait: float, filled: float = 0
 
 def saved_by_floors(found: FloorsReport) -> str:
     """Say what floors of fetches would save, and by how much records would come later."""
-    options = [
-        *([f"--fetch-min-bytes {number(found['fetch_min_bytes'])}"] if found["fetch_min_bytes"] else []),
-        *(
-            [f"--fetch-max-wait {found['fetch_max_wait_seconds']:g}s"]
-            if found["fetch_max_wait_seconds"]
-            else []
-        ),
-    ]
+    min_bytes, wait = found["fetch_min_bytes"], found["fetch_max_wait_seconds"]
+    given = [f"--fetch-min-bytes {number(min_bytes)}"] if min_bytes else []
+    given += [f"--fetch-max-wait {wait:g}s"] if wait else []
     requests, fewer = found["requests"], found["fewer_requests"]
     text = (
-        f"With {' and '.join(options)}, a gateway would leave out {number(fewer)} of "
+        f"With {' and '.join(given)}, a gateway would leave out {number(fewer)} of "
         f"{plural(requests, 'fetch request')} ({percent(fewer / requests if requests else 0.0)}). "
         f"That saves {size(found['saved_bytes'])} more than sessions alone."
     )

@@ -353,20 +353,13 @@ def _evenness_line(row: CooperativeRow) -> ReportLine:
 
 def modelled(report: Report) -> ReportTable:
     """Return the table of the modelled bytes of TCP and IP headers."""
-    tcp_ip = report["modelled"]["tcp_ip"]
-    return ReportTable(
-        title="",
-        columns=(
-            ReportColumn(title=""),
-            ReportColumn(title="Captured", unit=BYTES),
-            ReportColumn(title="Predicted", unit=BYTES),
-            ReportColumn(title="How"),
-        ),
-        lines=[
-            ReportLine(
-                values=("TCP/IP headers", tcp_ip["bytes_actual"], tcp_ip["bytes_predicted"], tcp_ip["how"])
-            )
-        ],
+    return of_rows(
+        "",
+        [{"name": "TCP/IP headers", **report["modelled"]["tcp_ip"]}],
+        ReportColumn(title="", key="name"),
+        ReportColumn(title="Captured", key="bytes_actual", unit=BYTES),
+        ReportColumn(title="Predicted", key="bytes_predicted", unit=BYTES),
+        ReportColumn(title="How", key="how"),
     )
 
 

@@ -451,7 +451,12 @@ def _two_sides(client_side: str, broker_side: str, connections: int) -> str:
 
 
 def both_sides(
-    found: Mapping[tuple[str, str], int], fetched: Collection[str], *, twice: str, verb: str, same_port: str
+    found: Mapping[tuple[str, str], int],
+    fetched: Collection[str],
+    *,
+    twice: str,
+    verb: str = "Measure",
+    same_port: str = NAME_HOSTS,
 ) -> list[str]:
     """Return warnings about gateways of which both sides were captured, and which options to use.
 

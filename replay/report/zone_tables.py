@@ -1,5 +1,6 @@
 """The tables of the report on zones, for a terminal and for HTML."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +18,7 @@ from replay.report.table import (
     with_rest,
 )
 from replay.report.wording import plural, shown
-from replay.report.zones_model import ByZone, ZonesReport
+from replay.report.zones_model import ZonesReport, values_of
 
 KINDS: Final = {
     "record_bytes": ("records", "in fetch responses"),
@@ -66,7 +67,7 @@ _NODE: Final = Unit(write=lambda node_id: "" if node_id is None else str(node_id
 def zones(found: ZonesReport) -> ReportTable:
     """Return the table of bytes by what they are, and by where they go."""
     rows = [(key, name, what) for key, (name, what) in KINDS.items()]
-    lines = [ReportLine(values=(name, what, *_zones(found[key]))) for key, name, what in rows]  # type: ignore[literal-required]  # fields of ZonedBytes
+    lines = [ReportLine(values=(name, what, *values_of(found[key]))) for key, name, what in rows]  # type: ignore[literal-required]  # fields of ZonedBytes
     return ReportTable(
         title="Bytes by zone",
         columns=(
@@ -80,19 +81,22 @@ def zones(found: ZonesReport) -> ReportTable:
 
 def racks(found: ZonesReport, limit: int) -> ReportTable:
     """Return the table of the racks of brokers."""
-    rows = found["brokers"]
-    lines = [ReportLine(values=(row["broker"], row["node_id"], row["rack"])) for row in rows[:limit]]
-    if more := len(rows[limit:]):
-        lines.append(ReportLine(values=(f"{plural(more, 'other broker')}; the JSON has all", None, "")))
-    return ReportTable(
-        title="Racks of brokers",
-        columns=(
-            ReportColumn(title="Broker", unit=NAME),
-            ReportColumn(title="Node id", unit=_NODE),
-            ReportColumn(title="Rack", unit=_RACK),
-        ),
-        lines=lines,
+    whole = of_rows(
+        "Racks of brokers",
+        found["brokers"],
+        ReportColumn(title="Broker", key="broker", unit=NAME),
+        ReportColumn(title="Node id", key="node_id", unit=_NODE),
+        ReportColumn(title="Rack", key="rack", unit=_RACK),
     )
+    return replace(whole, lines=_cut(whole.lines, limit, "broker", None, ""))
+
+
+def _cut(lines: Sequence[ReportLine], limit: int, noun: str, *blank: str | None) -> list[ReportLine]:
+    """Return at most `limit` lines, and one that says how many others there are."""
+    if len(lines) <= limit:
+        return [*lines]
+    more = f"{plural(len(lines) - limit, f'other {noun}')}; the JSON has all"
+    return [*lines[:limit], ReportLine(values=(more, *blank))]
 
 
 def clients(found: ZonesReport, limit: int) -> ReportTable:
@@ -124,7 +128,7 @@ def by_client(found: ZonesReport, limit: int) -> ReportTable:
             values=(
                 shown(row["client_id"]),
                 shown(row["software"], empty=UNKNOWN),
-                *_zones(row["record_bytes"]),
+                *values_of(row["record_bytes"]),
                 sum(row[key]["other"] for key in KINDS),  # type: ignore[literal-required]  # fields of ZonedBytes
                 row["client_rack_bytes"],
                 row["rack_clients_bytes"],
@@ -145,7 +149,7 @@ def by_topic(found: ZonesReport, limit: int) -> ReportTable:
         ReportLine(
             values=(
                 shown(row["topic"]),
-                *_zones(row["record_bytes"]),
+                *values_of(row["record_bytes"]),
                 row["record_bytes"]["other"] + row["listing_bytes"]["other"],
                 row["client_rack_bytes"],
                 row["rack_clients_bytes"],
@@ -186,7 +190,6 @@ def moves(found: ZonesReport) -> ReportTable:
 
 def leaders(found: ZonesReport, limit: int) -> ReportTable:
     """Return the table of topics by leader, with the latencies of the leader's rate."""
-    rows = found["leaders"]
     lines = [
         ReportLine(
             values=(
@@ -198,12 +201,8 @@ def leaders(found: ZonesReport, limit: int) -> ReportTable:
                 _latencies(row["latency"]["replica_p50_ms"], row["latency"]["replica_p99_ms"]),
             )
         )
-        for row in rows[:limit]
+        for row in found["leaders"]
     ]
-    if more := len(rows[limit:]):
-        lines.append(
-            ReportLine(values=(f"{plural(more, 'other row')}; the JSON has all", "", None, None, "", ""))
-        )
     return ReportTable(
         title="Records a second by leader",
         columns=(
@@ -214,13 +213,9 @@ def leaders(found: ZonesReport, limit: int) -> ReportTable:
             ReportColumn(title="Latency from the leader, p50 / p99", unit=FIGURE, short="leader ms"),
             ReportColumn(title="From a replica", unit=FIGURE, short="replica ms"),
         ),
-        lines=lines,
+        lines=_cut(lines, limit, "row", "", None, None, "", ""),
     )
 
 
 def _latencies(half: int, most: int) -> str:
     return f"{half} / {most}"
-
-
-def _zones(by_zone: ByZone) -> tuple[int, int, int]:
-    return by_zone["same"], by_zone["other"], by_zone["unknown"]

@@ -15,6 +15,11 @@ class ByZone(TypedDict):
     unknown: int
 
 
+def values_of(by_zone: ByZone) -> tuple[int, int, int]:
+    """Return the bytes in the order of their names."""
+    return by_zone["same"], by_zone["other"], by_zone["unknown"]
+
+
 class ZonedBroker(TypedDict):
     """A broker of the capture, or one that Metadata names."""
 
