@@ -44,12 +44,13 @@ def stage(*, quick: bool = True, long: bool = False) -> BenchStage:
 def test_the_targets_of_traffic_are_those_for_a_gigabyte() -> None:
     assert {kind.name: kind.least for kind in traffics()} == {
         "records": 120,
+        "3 topics": 120,
         "20 connections": 350,
         "2,000 connections": 180,
         "50,000 connections": 40,
     }
     assert tuple(kind.name for kind in traffics(10)) == (
-        *("records", "20 connections", "200 connections", "5,000 connections"),
+        *("records", "3 topics", "20 connections", "200 connections", "5,000 connections"),
     )
 
 
@@ -61,7 +62,7 @@ def test_speeds_stand_beside_those_of_tshark() -> None:
     assert [row.name for row in rows[:2]] == ["records", "records, in tshark's"]
     assert rows[0].values == {TSHARK: 40.0, REPLAY: 120}
     assert rows[1].values == {REPLAY: 3.0}
-    assert [row.met for row in rows] == [True, None] * 4
+    assert [row.met for row in rows] == [True, None] * 5
 
 
 def test_without_tshark_there_is_no_ratio_and_a_note() -> None:

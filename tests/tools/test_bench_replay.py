@@ -29,6 +29,7 @@ def exchanges(path: Path) -> list[Exchange]:
         Shape(connections=3, filled=0),
         Shape(connections=3, filled=0, partitions=1, opening=0, each=2),
         Shape(connections=3, partitions=7, opening=1, each=4),
+        Shape(connections=3, partitions=15, topics=3, filled=4, records=500),
     ],
 )
 def test_what_is_told_of_a_capture_is_in_it(tmp_path: Path, shape: Shape) -> None:

@@ -5,6 +5,10 @@ Each connection begins like the connection in `captures/librdkafka-100p.pcap`. T
 partitions have random records, and the offsets of these partitions grow. No two connections are alike: each
 has partitions, offsets and correlation ids of its own, as members of consumer groups have (`_Own`).
 
+With several topics, the list still is one ring, so a topic is in two parts at the beginning and at the end of
+a fetch. The rotations that begin with the first partition of a topic are left out: the size of all fetches is
+the same.
+
 Packets are Ethernet and IPv4 with segments of at most 1,448 bytes. Every eighth segment is acknowledged. For
 each rotation, one exchange is built with all headers. numpy copies this exchange, and writes the numbers that
 change into the copies.
@@ -13,7 +17,7 @@ change into the copies.
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from mmap import mmap
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -48,6 +52,8 @@ _TOPICS = 1_000
 _TOPIC_NAME = b"events"
 _RECORDS = 20
 """The number of records in a batch. The offset of the next batch is higher by this number."""
+_KEY = 17
+"""The bytes before the entries of a topic: its id, and their number."""
 _REQUEST_ENTRY = struct.Struct(">iiqiqib")
 """Partition, leader epoch, fetch offset, last fetched epoch, log start offset, max bytes, tags."""
 
@@ -78,6 +84,8 @@ class Shape:
     filled: int = 2
     records: int = 8_000
     partitions: int = _PARTITIONS
+    topics: int = 1
+    """The number of topics. Each has as many of the partitions, and at least two."""
     opening: int = _OPENING
     """The number of exchanges before the first fetch of a connection, at most 5."""
     each: int = 0
@@ -88,6 +96,18 @@ class Shape:
         """Return the numbers of the partitions that have records. They are evenly distributed."""
         count = self.partitions
         return range(0, count, count // self.filled)[: self.filled] if self.filled else range(0)
+
+    @property
+    def rotations(self) -> list[int]:
+        """Return the first partitions of the rotated lists."""
+        each = self.partitions // self.topics
+        return [first for first in range(self.partitions) if self.topics == 1 or first % each]
+
+    def elements(self, first: int) -> list[tuple[int, list[int]]]:
+        """Return the topic elements of a rotated list: each with its topic and its partitions."""
+        each = self.partitions // self.topics
+        ring = [*range(first, self.partitions), *range(first)]
+        return [(topic, [*part]) for topic, part in groupby(ring, lambda at: at // each)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +168,7 @@ def _batch(size: int, chance: np.random.Generator) -> bytes:
 def _fetches(real: _Real, shape: Shape) -> list["_ExchangeTemplate"]:
     """Make a template of a v16 fetch without a session for each rotation of the list of partitions."""
     chance = np.random.default_rng(0)
-    first = real.fetch.index(real.topic) + 17
+    first = real.fetch.index(real.topic) + _KEY
     end = first + _PARTITIONS * _REQUEST_ENTRY.size
     listed = sorted(
         real.fetch[at : at + _REQUEST_ENTRY.size] for at in range(first, end, _REQUEST_ENTRY.size)
@@ -156,24 +176,29 @@ def _fetches(real: _Real, shape: Shape) -> list["_ExchangeTemplate"]:
     ends = [_REQUEST_ENTRY.unpack(entry)[2] for entry in listed]  # who has read all fetches from the end
     entries = [_response_entry(partition, end, shape, chance) for partition, end in enumerate(ends)]
     fetches = []
-    head = real.fetch[4 : first - 1] + _compact(shape.partitions)
-    for turned in range(shape.partitions):
-        request = head + b"".join(_rotated(listed, turned)) + real.fetch[end:]
+    head = real.fetch[4 : first - _KEY - 1]
+    for rotation in shape.rotations:
+        request = head + _topics(real, shape, rotation, listed) + real.fetch[end + 1 :]
         request = len(request).to_bytes(4) + request
-        topic = real.topic + _compact(shape.partitions) + b"".join(_rotated(entries, turned)) + b"\0"
-        body = struct.pack(">ihi", 0, 0, 0) + _compact(1) + topic + b"\0"
+        body = struct.pack(">ihi", 0, 0, 0) + _topics(real, shape, rotation, entries) + b"\0"
         fetches.append(_ExchangeTemplate(request, struct.pack(">iiB", 5 + len(body), 0, 0) + body))
     return fetches
+
+
+def _topics(real: _Real, shape: Shape, rotation: int, entries: list[bytes]) -> bytes:
+    """Return the topics of a rotated list. `entries` are in the order of the list that is not rotated."""
+    elements = shape.elements(rotation)
+    found = [_compact(len(elements))]
+    for topic, partitions in elements:
+        key = bytes([real.topic[0] ^ topic]) + real.topic[1:]
+        found += [key, _compact(len(partitions)), *(entries[each] for each in partitions), b"\0"]
+    return b"".join(found)
 
 
 def _response_entry(partition: int, end: int, shape: Shape, chance: np.random.Generator) -> bytes:
     records = _batch(shape.records, chance) if partition in shape.busy else b""
     head = _RESPONSE_ENTRY.pack(partition, 0, end, end, 0, 1, -1)
     return head + _compact(len(records)) + records + b"\0"
-
-
-def _rotated(entries: list[bytes], turned: int) -> list[bytes]:
-    return [*entries[turned:], *entries[:turned]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,35 +344,56 @@ class _FetchNumbers:
     """Writes the numbers of fetches: correlation ids, topics, partitions and offsets."""
 
     def __init__(self, fetch: _ExchangeTemplate, real: _Real, shape: Shape) -> None:
-        self._fetch, self._real, self._shape = fetch, real, shape
-        place = np.arange(shape.partitions)
+        self._fetch, self._shape = fetch, shape
+        place, rotations = np.arange(shape.partitions), np.array(shape.rotations)
         self._busy = np.isin(place, shape.busy)
-        self._order = (place[:, None] + place) % shape.partitions
+        self._order = (rotations[:, None] + place) % shape.partitions
         """For each rotation: the index that each entry of the rotated list has in the original list."""
-        busy = self._busy[self._order]
         more = len(_compact(shape.records)) + shape.records - len(_compact(0))
-        first, second = (frame.index(real.topic) + 17 for frame in (fetch.request, fetch.response))
-        self._requested = first + place * _REQUEST_ENTRY.size
-        self._answered = second + place * (_RESPONSE_ENTRY.size + 2) + more * (np.cumsum(busy, axis=1) - busy)
-        """For each rotation: where each entry begins in a response."""
+        first, second = (frame.index(real.topic) for frame in (fetch.request, fetch.response))
+        self._requested = _places(shape, first, _REQUEST_ENTRY.size + 0 * place)
+        self._answered = _places(shape, second, _RESPONSE_ENTRY.size + 2 + more * self._busy)
 
     def write(self, table: Table, connection: Table, turn: Table) -> None:
         """Write the numbers of some exchanges. Partitions with records have offsets that grow each turn."""
         shape, fetch = self._shape, self._fetch
-        own, turned = _Own(connection, shape.partitions), turn % shape.partitions
+        own, turned = _Own(connection, shape.partitions), turn % len(self._order)
         _write_ids(fetch, table, own.first_id + shape.opening + turn[:, None])
-        _write_topic_id(fetch, table, self._real, own)
+        (asked_keys, asked), (told_keys, told) = (
+            (keys[turned], entries[turned]) for keys, entries in (self._requested, self._answered)
+        )
+        fetch.write(table, asked_keys + 12, own.topic, 4, broker=False)
+        fetch.write(table, told_keys + 12, own.topic, 4, broker=True)
         order = self._order[turned]
         partitions = np.take_along_axis(own.partitions, order, axis=1)
         offsets = np.take_along_axis(own.offsets, order, axis=1)
         offsets = offsets + self._busy[order] * turn[:, None] * _RECORDS
-        fetch.write(table, self._requested, partitions, 4, broker=False)
-        fetch.write(table, self._requested + 8, offsets, 8, broker=False)
-        answered = self._answered[turned]
-        fetch.write(table, answered, partitions, 4, broker=True)
+        fetch.write(table, asked, partitions, 4, broker=False)
+        fetch.write(table, asked + 8, offsets, 8, broker=False)
+        fetch.write(table, told, partitions, 4, broker=True)
         offsets += self._busy[order] * _RECORDS
         for at in (6, 14):  # the high watermark and the last stable offset
-            fetch.write(table, answered + at, offsets, 8, broker=True)
+            fetch.write(table, told + at, offsets, 8, broker=True)
+
+
+def _places(shape: Shape, at: int, sizes: Table) -> tuple[Table, Table]:
+    """Return for each rotation where the topic ids and the entries begin in a frame, from `at` on.
+
+    `sizes` has the sizes of the entries, in the order of the list that is not rotated.
+    """
+    keys, entries = list[list[int]](), list[list[int]]()
+    for rotation in shape.rotations:
+        keys.append([])
+        entries.append([])
+        end = at
+        for _, partitions in shape.elements(rotation):
+            keys[-1].append(end)
+            end += _KEY
+            for size in sizes[partitions].tolist():
+                entries[-1].append(end)
+                end += size
+            end += 1  # tags
+    return np.array(keys), np.array(entries)
 
 
 def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:

@@ -29,6 +29,8 @@ class Traffic:
     @property
     def name(self) -> str:
         """The name in tables: what this traffic has many of."""
+        if self.shape.topics > 1:
+            return f"{self.shape.topics} topics"
         return RECORDS if self.shape.filled else f"{self.shape.connections:,} connections"
 
 
@@ -37,6 +39,7 @@ def traffics(part: int = 1) -> list[Traffic]:
     kinds = [(20, 350), (2_000, 180), (50_000, 40)]
     return [
         Traffic(shape=Shape(), least=120),
+        Traffic(shape=Shape(topics=3, partitions=90, filled=6, records=1_000), least=120),
         *(
             Traffic(shape=Shape(filled=0, connections=max(count // part, _FEW)), least=least)
             for count, least in kinds

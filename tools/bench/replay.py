@@ -64,6 +64,7 @@ def _large(stage: BenchStage, captures: LargeCaptures) -> FigureTable:
     rows += inspect_rows(inspect, tshark[RECORDS])
     notes = [
         *_mix(captures.truth(records), kinds[0].shape),
+        *_topics(kinds[1].shape),
         "Without records, 100 partitions have nothing new. Each connection has partitions, offsets and ids",
         "of its own. The best of some rounds, from the file to the report; Spark and its workers are up.",
         "Cluster: a Master and its Workers on this machine, with the same capture.",
@@ -156,6 +157,14 @@ def _mix(truth: Truth, shape: Shape) -> list[str]:
         f"{response:,} bytes; of {each} partitions {shape.filled} have {shape.records:,}",
         f"bytes of records, the others with nothing new. {truth.packets:,} packets, of up to",
         "1,448 bytes, acknowledgments among them.",
+    ]
+
+
+def _topics(shape: Shape) -> list[str]:
+    each = shape.partitions // shape.topics
+    return [
+        f"{shape.topics} topics: of {each} partitions each, in one list that is rotated. {shape.filled} of",
+        f"them have {shape.records:,} bytes of records.",
     ]
 
 

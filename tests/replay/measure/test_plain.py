@@ -60,6 +60,17 @@ def busy(folder: Path) -> list[Frame]:
 
 
 @cache
+def mixed(folder: Path) -> list[Frame]:
+    """Return the packets of two connections, whose fetches list three topics and bring some records."""
+    make(
+        folder / "topics.pcap",
+        500_000,
+        Shape(connections=2, partitions=30, topics=3, filled=4, records=500),
+    )
+    return crafting.take_apart((folder / "topics.pcap").read_bytes())
+
+
+@cache
 def tls(folder: Path) -> Ends:
     return ends(folder / "keys")
 
@@ -244,7 +255,7 @@ def test_any_traffic_gives_the_same_report(
 
 @examples(EXAMPLES // 2, suppress_health_check=[*HealthCheck])
 @given(
-    name=st.sampled_from(["idle", "busy", "aiokafka-gateway", "librdkafka-midstream"]),
+    name=st.sampled_from(["idle", "busy", "topics", "aiokafka-gateway", "librdkafka-midstream"]),
     policy=st.sampled_from(get_args(Policy)),
     changes=st.fixed_dictionaries(CHANGES),
     seed=st.integers(0, 1 << 30),
@@ -258,7 +269,7 @@ def test_any_capture_gives_the_same_report(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
-    made = {"idle": idle, "busy": busy}.get(name)
+    made = {"idle": idle, "busy": busy, "topics": mixed}.get(name)
     frames = frames_of(name) if made is None else made(folder)
     path = written(Path(mkdtemp(dir=folder)), disturbed(frames, changes, seed))
     sources = tuple(expand([str(path)]))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from hypothesis import strategies as st
 
@@ -23,6 +23,7 @@ from tests.model.broker import ModelBroker
 from tests.replay.capture.packets_of import Row, resized
 from tests.replay.measure.consumers import keyed, string
 
+T = TypeVar("T")
 TOPICS: Final = ("orders", "audit", "events")
 _MS: Final = 1_000_000
 _START: Final = 1_700_000_000_000 * _MS
@@ -56,6 +57,9 @@ class Plan:
     """Whether the beginning of the connection is captured."""
     steps: list[Step]
     isolation: int = 0
+    ring: bool = False
+    """Whether the partitions of all topics are rotated in one list, as librdkafka does. Then the list of a
+    fetch may begin and end with partitions of the same topic. Otherwise those of each topic are rotated."""
 
 
 @dataclass(slots=True)
@@ -224,14 +228,13 @@ class Traffic:
         self._say(bytes(range(number)) * 9 or b"?", client=number % 2 == 0)
 
     def _wants(self) -> list[tuple[str, int, int]]:
-        """Return all partitions. Those of each topic are rotated as often as fetches were sent."""
-        at = self._turned % self.plan.partitions
-        turned = [*range(at, self.plan.partitions), *range(at)]
-        return [
-            (topic, partition, self._offsets.get((topic, partition), 0))
-            for topic in TOPICS[: self.plan.topics]
-            for partition in turned
-        ]
+        """Return all partitions, rotated as often as fetches were sent."""
+        topics, count, turned = TOPICS[: self.plan.topics], self.plan.partitions, self._turned
+        if self.plan.ring:
+            listed = rotated([(topic, at) for topic in topics for at in range(count)], turned)
+        else:
+            listed = [(topic, at) for topic in topics for at in rotated(range(count), turned)]
+        return [(topic, at, self._offsets.get((topic, at), 0)) for topic, at in listed]
 
     def _fetch(self, wants: Sequence[Want] | None = None, **more: Any) -> None:
         self._pairs([self._pair(wants, **more)])
@@ -261,7 +264,7 @@ class Traffic:
             client=self._client,
             **{"isolation_level": self.plan.isolation} | (asked or {}),
         )
-        topics: dict[str, list[Any]] = {}
+        topics: list[tuple[str, list[Any]]] = []
         for at, (topic, partition, *offset) in enumerate(wants):
             if at not in shown:
                 continue
@@ -270,12 +273,14 @@ class Traffic:
             error, end = failed.get(at, 0), begin + (9 if own else 0)
             none = () if self.plan.isolation and not error else None
             made = entry(partition, end, error=error, records=own, aborted=none)
-            topics.setdefault(topic, []).append(made)
+            if not topics or topics[-1][0] != topic:
+                topics.append((topic, []))
+            topics[-1][1].append(made)
             if own:
                 self._offsets[topic, partition] = begin + 9
         session_id = _SESSION if session[1] >= 0 else 0
         told = {"correlation_id": self._correlation, "session_id": session_id} | told
-        elements = [] if told.get("error_code") else topics.items()
+        elements = [] if told.get("error_code") else topics
         return request, fetch_response(self.plan.version, *elements, **told)
 
     def _pairs(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
@@ -316,6 +321,11 @@ class Traffic:
         )
         self.rows += resized([made], self.plan.size)
         self._next[client] = self._next[client] + len(payload) + bool(flags & (SYN | FIN)) & 0xFFFF_FFFF
+
+
+def rotated(values: Sequence[T], times: int) -> list[T]:
+    at = times % len(values)
+    return [*values[at:], *values[:at]]
 
 
 def _body(schema: str, key: int, version: int, values: dict[str, Any]) -> bytes:
@@ -377,6 +387,7 @@ plans = st.lists(
         begins=st.sampled_from([True, True, True, False]),
         steps=st.lists(st.one_of(_settled, _odd), min_size=1, max_size=10),
         isolation=st.sampled_from([0, 0, 1]),
+        ring=st.booleans(),
     ),
     min_size=1,
     max_size=3,
