@@ -24,6 +24,7 @@ from proxy.protocol.fetch_request import (
 )
 from proxy.protocol.primitives import ProtocolError, TooMany
 from proxy.session.decision import Incremental, Reason, Rotated
+from proxy.session.partitions import PartitionTable
 from proxy.session.state import Action, SessionState
 
 Way: TypeAlias = tuple[FetchHandler, bytes, FetchKind]
@@ -99,22 +100,36 @@ class Fetches(SessionKeeper):
         None if the next fetch needs another decision, or if its response does not only bring new entries for
         a table in which all partitions are described. Then `request` must process it.
         """
-        session, template = self.session, self.state.plans.template
-        rotation, features = session.rotation, self.eligibility.features
-        if rotation is None or template is None or features is None or not features.keeps_leader_epoch:
+        template, rotation = self.state.plans.template, self.session.rotation
+        if rotation is None or template is None or template.changes:
             return None
-        fetch, table, expected = template.request, rotation.table, session.expected
-        if fetch.topics is not rotation.topics:
+        if template.request.topics is not rotation.topics or rotation.table is not self.session.table:
             return None
+        return template if self._continues(template.request) else None
+
+    def steady_table(self, fetch: FetchRequest, listing: Listing) -> PartitionTable | None:
+        """Return the session's table if fetches of several topics continue the session as `fetch` does.
+
+        Like `steady`, for fetches that list the partitions of the table with other offsets and epochs, in any
+        order. No stage may change them. `savings` has to find that the incremental fetch saves bytes.
+        """
+        table = self.session.table
+        if table is None or len(listing.keys) < 2 or len(listing) != table.size or self.state.stages:
+            return None
+        fits = self.session.fits(listing, fetch.isolation_level)
+        return table if fits and self._continues(fetch) else None
+
+    def _continues(self, fetch: FetchRequest) -> bool:
+        session, table, features = self.session, self.session.table, self.eligibility.features
+        if table is None or features is None or not features.keeps_leader_epoch:
+            return False
         if fetch.session_id or fetch.session_epoch != SESSIONLESS_EPOCH:
-            return None
-        if table is not session.table or table.undescribed or not table.ends_as_usual:
-            return None
-        if session.state is not _ESTABLISHED or expected.due or expected.readable or self.closing:
-            return None
-        if template.changes or self.limits.keep_order:
-            return None
-        return None if self.eligibility.against(fetch, self.state.client_id, session) else template
+            return False
+        if table.undescribed or not table.ends_as_usual or self.limits.keep_order:
+            return False
+        if session.state is not _ESTABLISHED or session.expected.due or session.expected.readable:
+            return False
+        return not self.closing and self.eligibility.against(fetch, self.state.client_id, session) is None
 
     def _pass(self, request: InFlight, client_fetch: ClientFetch, reason: Reason) -> None:
         if reason is _BROKER_NOT_KNOWN:

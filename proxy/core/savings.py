@@ -134,8 +134,7 @@ class Savings:
         count, narrow, wide = len(listing), fetch.layout, listing.layout
         added, forgotten = len(delta.added), len(delta.forgotten)
         entry = wide.request_entry + wide.response_entry
-        spared = self._spared(count, added, narrow, wide)
-        gain = len(fetch.frame) - size + spared
+        gain = self.gain(len(fetch.frame) - size, count, added, narrow, wide)
         # One that has records comes back with another offset: it would have to be sent anyway.
         back = forgotten * entry * self._returns * (1 - min(1.0, self._news / max(count, 1)))
         full = self._note_full(len(fetch.frame), count, narrow)
@@ -166,6 +165,14 @@ class Savings:
         self._invest(-gain)
         self._added = added
         return SessionForm.DELTA
+
+    def gain(self, less: int, count: int, added: int, narrow: FetchLayout, wide: FetchLayout) -> float:
+        """Return how many bytes a delta probably saves.
+
+        It is `less` bytes smaller than the fetch, which has `count` partitions. The delta adds `added` of
+        them. Without added and forgotten partitions, `weigh` decides for a delta that loses no bytes.
+        """
+        return less + self._spared(count, added, narrow, wide)
 
     # After its response
 

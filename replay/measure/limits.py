@@ -146,8 +146,11 @@ class LimitLog:
         own = self._handler.table
         if self._starving or own is None or own.layout is not table.layout or own.size != table.size:
             return False
-        partitions = table.partitions(np.arange(table.size)).astype(np.uint32)
-        return bool(own.rows(table.key(int(table.topic[0])), partitions).min() >= 0)
+        for number in set(table.topic.tolist()) - {0}:  # 0 is that of a free row
+            partitions = table.partitions((table.topic == number).nonzero()[0]).astype(np.uint32)
+            if own.rows(table.key(number), partitions).min() < 0:
+                return False
+        return True
 
     def by_version(self) -> dict[int, VersionFigures]:
         """Return the figures by Fetch version, also those of partitions that still starve."""

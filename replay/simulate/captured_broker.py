@@ -194,8 +194,12 @@ class CapturedBroker:
         for row, start, _, _ in news:
             self._high[row], self._start[row] = _high_and_start(response, start)
         moved = [entry.row for entry in news if entry.records or self.moves_all]
-        for row in sorted(moved, key=self._rank.__getitem__):
+        for row in self.in_order(moved):
             self._to_the_end(row)
+
+    def in_order(self, rows: Sequence[int]) -> list[int]:
+        """Return these rows in the session's order."""
+        return sorted(rows, key=self._rank.__getitem__)
 
     def _arranged(self, order: Rows) -> None:
         for column in (self._high, self._start, self._rank, self._named):

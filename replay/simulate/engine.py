@@ -164,8 +164,7 @@ class Engine:
 
     def _steady(self) -> SteadySession | None:
         """Return what the next fetch is compared with, or None if it begins no run."""
-        follower = self._follower
-        return self._gateway.steady() if follower is not None and follower.in_step else None
+        return self._follower.steady(self._gateway) if self._follower is not None else None
 
     def _play_waiting(self, until: int | None, takes_news: TakesNews) -> None:
         exchange, self._waiting = self._waiting, None
@@ -187,7 +186,7 @@ class Engine:
         outcome = run.finish(merged)
         for outcomes in self._final.values():
             outcomes.append(outcome)
-        if self._follower is not None:
+        if self._follower is not None and not run.in_both:
             self._follower.skip(last)
 
     # Outcomes

@@ -5,12 +5,18 @@ In a session with one topic, this order changes no size. So once both policies h
 their sessions, a fetch that the gateway sends as a plain incremental one costs the same with ``always``. The
 first full fetch itself costs the same, too.
 
+In a session with several topics, the order decides into how many elements a topic is split. So ``always``
+processes all fetches that are in no run. In a run, both sessions take each fetch (`SteadySession.other`). It
+ends where the order would change a size.
+
 When the gateway does anything else, ``always`` gets the last fetch that it missed, and goes on by itself.
 """
 
 from replay.capture.kafka.exchange import Exchange
+from replay.simulate.lists import SeveralTopics
 from replay.simulate.outcome import CapturedFetch, Outcome, TopicShare, read_fetch
-from replay.simulate.policies import AlwaysPolicy
+from replay.simulate.policies import AlwaysPolicy, GatewayPolicy
+from replay.simulate.runs import SteadySession
 
 
 class Follower:
@@ -37,17 +43,22 @@ class Follower:
     def __repr__(self) -> str:
         return f"<Follower follows={self._follows}>"
 
-    @property
-    def in_step(self) -> bool:
-        """Whether the costs of the gateway's next run are those of the policy."""
-        return self._follows and self._waiting is None
+    def steady(self, gateway: GatewayPolicy) -> SteadySession | None:
+        """Return what the gateway's next fetch is compared with, if it may be in a run for both policies."""
+        steady = gateway.steady() if self._follows and self._waiting is None else None
+        if steady is not None and isinstance(steady.lists, SeveralTopics) and steady.other is None:
+            self._catch_up()
+            steady.other = self._policy.beside(steady.lists)
+            return steady if steady.other is not None else None
+        return steady
 
     def add(self, fetch: CapturedFetch, own: CapturedFetch | None = None) -> list[Outcome]:
         """Add the next fetch, which the gateway has got. Return the outcomes of ``always`` that are final.
 
         `own` is the same fetch for the policy. If None, it is made only if it is needed.
         """
-        if self._waits and (self._follows or self._fresh) and self._waiting is None and fetch.response:
+        takes_over = self._waits and (self._fresh or (self._follows and _topics(fetch) == 1))
+        if takes_over and self._waiting is None and fetch.response:
             self._waiting = fetch
             return []
         outcomes = self.part()
@@ -81,14 +92,18 @@ class Follower:
 
     def part(self) -> list[Outcome]:
         """Bring the policy up to date, and stop following. Return the outcome of the fetch that waited."""
-        missed, waiting = self._missed, self._waiting
+        waiting = self._waiting
         self._fresh = self._follows = False
-        self._missed = self._waiting = self._last = None
+        self._waiting = self._last = None
+        self._catch_up()
+        return self._policy.add(for_other(waiting)) if waiting is not None else []
+
+    def _catch_up(self) -> None:
+        missed, self._missed = self._missed, None
         if isinstance(missed, Exchange):
             missed, _ = read_fetch(Outcome(missed), None)
         if missed is not None:
             self._policy.add(for_other(missed))
-        return self._policy.add(for_other(waiting)) if waiting is not None else []
 
     def end(self) -> list[Outcome]:
         """Return the outcome of the fetch that waits, when no other fetch comes."""
@@ -113,10 +128,15 @@ def _plain(outcome: Outcome) -> bool:
     )
 
 
+def _topics(fetch: CapturedFetch) -> int:
+    listing = fetch.request.listing
+    return len(listing.keys) if listing is not None else 0
+
+
 def _complete(fetch: CapturedFetch) -> bool:
-    """Return whether a fetch lists one topic, and its response has exactly the same partitions."""
+    """Return whether the response of a fetch has exactly the same partitions."""
     response, listing = fetch.response, fetch.request.listing
-    if response is None or listing is None or len(listing.keys) != 1:
+    if response is None or listing is None:
         return False
     walk = response.walk
     return not (walk.error_code or walk.session_id) and response.lists(listing)

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
+
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from proxy.core.fetches import Fetches
 from proxy.core.responses import clamped
 from proxy.protocol.api import (
     REQUEST_CORRELATION_ID,
@@ -35,6 +38,7 @@ from proxy.session.handler import FetchSessionHandler
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.simulate.captured_broker import SESSION_ID, CapturedBroker
 from replay.simulate.captured_response import CapturedResponse, joined
+from replay.simulate.lists import OneTopic, SeveralTopics
 from replay.simulate.outcome import (
     NOT_UNDERSTOOD,
     UNPAIRED,
@@ -46,7 +50,7 @@ from replay.simulate.outcome import (
     share_sent,
     share_whole,
 )
-from replay.simulate.runs import SteadySession
+from replay.simulate.runs import OtherSession, SteadySession
 
 _NO_SLOT_LIMIT: Final = 1 << 30
 _SECOND: Final = 1_000_000_000
@@ -76,7 +80,11 @@ class GatewayPolicy:
         self._header = (b"none", b"")
         """The header of the last fetch in two parts: API key and version, and the bytes after the correlation
         id."""
+        self._last: FetchRequest | None = None
+        """The last fetch that `add` got."""
         self._steady: SteadySession | None = None
+        self._steady_by: tuple[object, object] | None = None
+        """What `_steady` was made of."""
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
         """Pass the client's ApiVersions exchange to the core, which learns the broker's versions."""
@@ -98,11 +106,22 @@ class GatewayPolicy:
             return None
         template, rotation = fetches.steady(), fetches.session.rotation
         if template is None or rotation is None:
+            return self._steady_of_several(fetches)
+        if self._steady_by != (template, rotation):
+            self._steady_by = template, rotation
+            self._steady = SteadySession(fetches, OneTopic(fetches, template, rotation), self._broker)
+        return self._steady
+
+    def _steady_of_several(self, fetches: Fetches) -> SteadySession | None:
+        last = self._last
+        listing = last.listing if last is not None else None
+        if last is None or listing is None or (table := fetches.steady_table(last, listing)) is None:
             return None
-        known = self._steady
-        if known is None or known.template is not template or known.rotation is not rotation:
-            known = self._steady = SteadySession(fetches, template, rotation, self._broker)
-        return known
+        if self._steady_by != (last, table):
+            self._steady_by = last, table
+            lists = SeveralTopics(fetches, last, listing, table)
+            self._steady = SteadySession(fetches, lists, self._broker)
+        return self._steady
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
         """Add the next fetch. If its response was not captured, it is sent and stays without one."""
@@ -110,6 +129,7 @@ class GatewayPolicy:
         settled = self.settle(exchange.request_time)
         self._header = exchange.request[4:8], exchange.request[REQUEST_START_BYTES : fetch.request.body]
         self._open.append(fetch)
+        self._last = fetch.request
         connection, state = self._connection, self._connection.state
         time = exchange.request_time / _SECOND
         dealt_with, passed = connection.fast_path.request(exchange.request, time)
@@ -297,6 +317,15 @@ class AlwaysPolicy:
     def end(self, _: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
         """Return nothing: no fetch is open, and the session is not closed."""
         return [], None
+
+    def beside(self, lists: SeveralTopics) -> OtherSession | None:
+        """Return the session, to follow a run of the gateway's session of these lists."""
+        own, table, listing = self._handler.table, lists.table, lists.listing
+        if own is None or own.size != table.size or (located := own.locate(listing)).min() < 0:
+            return None
+        rows = np.zeros(len(table.topic), np.intp)
+        rows[table.locate(listing)] = located
+        return OtherSession(own, self._broker, rows)
 
     def _through_session(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
         outcome, handler, listing = fetch.outcome, self._handler, fetch.listing

@@ -9,132 +9,148 @@ What is not fully understood here is no part of a run. The core processes it, as
 ``FETCHGATE_REPLAY=plain``.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
 from proxy.core.events import FetchKind
 from proxy.core.fetches import Fetches
-from proxy.core.plans import FetchTemplate
 from proxy.core.sent_fetch import STREAM_FROM
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES
-from proxy.protocol.fetch_layout import ERROR_CODE, HIGH_WATERMARK, LAST_STABLE_OFFSET, LOG_START_OFFSET
+from proxy.protocol.fetch_layout import ERROR_CODE, HIGH_WATERMARK, LAST_STABLE_OFFSET, LOG_START_OFFSET, Rows
 from proxy.protocol.fetch_response import response_head
 from proxy.protocol.primitives import ProtocolError, read_uvarint
 from proxy.session.partitions import PartitionTable
-from proxy.session.rotation import Rotation
 from replay.capture.kafka.exchange import Exchange
 from replay.simulate.captured_broker import SESSION_ID, CapturedBroker, NewEntry
-from replay.simulate.outcome import Outcome, RunFetches, TopicShare, head_size, topic_name
+from replay.simulate.lists import Listed, ListedTopic, OneTopic, SeveralTopics, alike, counted, listing_size
+from replay.simulate.outcome import Outcome, RunFetches, TopicShare, topic_name
 
 TakesNews: TypeAlias = Callable[[PartitionTable], bool]
 _SECOND: Final = 1_000_000_000
+Elements: TypeAlias = list[tuple[bytes, list[int]]]
+"""The topic elements of an incremental response: the key of each, and the rows of its entries."""
 
 
 class RunStep(NamedTuple):
     """A fetch of a run, and what becomes of it."""
 
-    altered: list[tuple[int, bytes]]
-    """The changed entries of the fetch, each with its row."""
+    listed: Listed
     news: list[NewEntry]
-    sent: int
-    """The size of the incremental request."""
+    elements: list[tuple[bytes, list[NewEntry]]]
+    """`news` in the topic elements of the incremental response."""
     got: int
-    """The size of its response."""
+    """The size of the incremental response."""
+
+
+class OtherSession(NamedTuple):
+    """The session of the policy that was not asked, in the same state except for its order."""
+
+    table: PartitionTable
+    broker: CapturedBroker
+    rows: Rows
+    """For each row of the table of the policy that was asked, the row in this table."""
+
+    def follow(self, altered: Sequence[tuple[int, bytes]], response: bytes, news: Sequence[NewEntry]) -> None:
+        """Bring the session to the state after a fetch."""
+        _alter(self.table, [(int(self.rows[row]), entry) for row, entry in altered])
+        self.broker.sent(response, [entry._replace(row=int(self.rows[entry.row])) for entry in news])
 
 
 class SteadySession:
-    """What the fetches of a steady session of one topic are compared with."""
+    """What the fetches of a steady session are compared with."""
 
-    def __init__(
-        self, fetches: Fetches, template: FetchTemplate, rotation: Rotation, broker: CapturedBroker
-    ) -> None:
-        self.fetches, self.template, self.rotation, self.broker = fetches, template, rotation, broker
-        table = self.table = rotation.table
+    def __init__(self, fetches: Fetches, lists: OneTopic | SeveralTopics, broker: CapturedBroker) -> None:
+        self.fetches, self.lists, self.broker = fetches, lists, broker
+        self.other: OtherSession | None = None
+        """None if its response has the same size in any order: that of one topic."""
+        table = self.table = lists.table
         layout = self.layout = table.layout
-        self.key = template.request.topics.keys[0]
-        self._tail = b"\0\0" if layout.flexible else b""
-        """The empty tags of the topic element and of the body."""
-        self.tail = len(self._tail) // 2
-        """The size of one of them."""
-        self._head = response_head(layout, b"", 0) + layout.count(1) + layout.prefix(self.key, table.size)
+        self._tail = b"\0" if layout.flexible else b""
+        """The empty tags of a topic element, or of the body."""
+        self.tail = len(self._tail)
+        self._head = response_head(layout, b"", 0)
         self._no_records = layout.empty_ends[1 if table.isolation_level else 0]
         self._with_records = self._no_records[: layout.response_records - layout.aborted]
-        head = response_head(layout, bytes(4), 0, SESSION_ID) + layout.count(1)
-        self._head_sent = LENGTH_BYTES + len(head)
+        self._head_sent = LENGTH_BYTES + len(response_head(layout, bytes(4), 0, SESSION_ID))
 
     def step(self, request: bytes, response: bytes) -> RunStep | None:
         """Return what becomes of the next fetch. None if the core has to decide. This changes nothing."""
-        rotation, session = self.rotation, self.fetches.session
-        if not self.template.surrounds(request):
+        listed = self.lists.read(request)
+        news = self._news(response, listed.topics) if listed is not None else None
+        elements = self._elements(news) if news is not None else None
+        if listed is None or news is None or elements is None:
             return None
-        first = rotation.first(request)
-        altered = rotation.altered(request, first) if first >= 0 else None
-        news = self._news(response, first) if altered is not None else None
-        if altered is None or news is None:
-            return None
-        sent = len(rotation.delta(request, altered, session.pair))
-        return RunStep(altered, news, sent, self.received(news))
+        return RunStep(listed, news, elements, self.received(elements))
 
     def costs(self, request: bytes, response: bytes, request_time: int) -> Sequence[int]:
         """Return what the next fetch costs in a run, as `costs_of` does. () if it may be part of none."""
         if request_time / _SECOND >= self.fetches.check_at:
             return ()
         step = self.step(request, response)
-        return () if step is None else (step.sent, step.got, len(step.altered), len(step.news))
+        return () if step is None else (step.listed.sent, step.got, len(step.listed.altered), len(step.news))
 
-    def received(self, news: list[NewEntry]) -> int:
+    def received(self, elements: Sequence[tuple[bytes, list[NewEntry]]]) -> int:
         """Return the size of an incremental response."""
-        return self._head_sent + self.element(news) + self.tail
+        count = len(self.layout.count(len(elements)))
+        return self._head_sent + count + sum(self.element(*each) for each in elements) + self.tail
 
-    def element(self, news: list[NewEntry]) -> int:
-        """Return the size of the topic element in an incremental response."""
-        if not news:
-            return 0
+    def element(self, key: bytes, news: list[NewEntry]) -> int:
+        """Return the size of a topic element in an incremental response."""
         entries = sum(entry.end - entry.start for entry in news)
-        return self.layout.prefix_size(self.key, len(news)) + entries + self.tail
+        return self.layout.prefix_size(key, len(news)) + entries + self.tail
 
-    def listing(self, count: int) -> int:
-        """Return the size of the topic element in a request that lists so many partitions."""
-        size = self.layout.prefix_size(self.key, count) + count * self.layout.request_entry
-        return size + self.tail if count else 0
+    def full_element(self, key: bytes, count: int) -> int:
+        """Return the size of a topic element in a full response with nothing new."""
+        return self.layout.prefix_size(key, count) + count * self.layout.response_entry + self.tail
 
-    def _news(self, frame: bytes, first: int) -> list[NewEntry] | None:
+    def _elements(self, news: list[NewEntry]) -> list[tuple[bytes, list[NewEntry]]] | None:
+        """Return the topic elements of the incremental response.
+
+        None if those of the other session have other sizes: its order may be another one.
+        """
+        if not news:
+            return []
+        other, rows = self.other, [entry.row for entry in news]
+        if other is None:
+            return [(self.table.key(int(self.table.topic[rows[0]])), news)]
+        elements = _in_order(self.table, self.broker, rows)
+        if _shape(_in_order(other.table, other.broker, other.rows[rows].tolist())) != _shape(elements):
+            return None
+        found = dict(zip(rows, news, strict=True))
+        return [(key, [found[row] for row in part]) for key, part in elements]
+
+    def _news(self, frame: bytes, topics: Sequence[ListedTopic]) -> list[NewEntry] | None:
         """Return the entries of a full response that differ from the table. None if it may have other news.
 
-        The entries are in the order of the fetch, which begins at the row `first`.
+        The entries are in the order of the fetch, which lists these topics.
         """
-        end = len(frame) - len(self._tail)
-        if not (frame.startswith(self._head, RESPONSE_START_BYTES) and frame.endswith(self._tail)):
+        head = self._head + self.layout.count(len(topics))
+        if not frame.startswith(head, RESPONSE_START_BYTES):
             return None
         found: list[NewEntry] = []
-        at, item = RESPONSE_START_BYTES + len(self._head), self.layout.response_entry
-        for begin, stop in ((first, self.table.size), (0, first)):
-            row = begin
-            while row < stop:
-                alike = self._alike(frame, at, row, stop)
-                at, row = at + alike * item, row + alike
-                if row < stop:
-                    entry = self._entry(frame, at, row)
-                    if entry is None:
-                        return None
-                    found.append(entry)
-                    at, row = entry.end, row + 1
-        return found if at == end else None
-
-    def _alike(self, frame: bytes, at: int, row: int, stop: int) -> int:
-        """Return how many entries from `at` on are those of the table, from `row` to before `stop`."""
-        cached, item = self.table.cached_bytes, self.layout.response_entry
-        if frame.startswith(cached[row * item : stop * item], at):
-            return stop - row
-        alike, different = 0, stop - row
-        # So many are alike, and among so many is a different one.
-        while different - alike > 1:
-            middle = (alike + different) // 2
-            if frame.startswith(cached[(row + alike) * item : (row + middle) * item], at + alike * item):
-                alike = middle
-            else:
-                different = middle
-        return alike
+        at, item = RESPONSE_START_BYTES + len(head), self.layout.response_entry
+        for topic in topics:
+            prefix = self.layout.prefix(topic.key, topic.partitions)
+            if not frame.startswith(prefix, at):
+                return None
+            at += len(prefix)
+            for begin, stop in topic.pieces:
+                row = begin
+                while row < stop:
+                    same = alike(self.table.cached_bytes, item, frame, at, row, stop)
+                    at, row = at + same * item, row + same
+                    if row < stop:
+                        entry = self._entry(frame, at, row)
+                        if entry is None:
+                            return None
+                        found.append(entry)
+                        at, row = entry.end, row + 1
+            if not frame.startswith(self._tail, at):
+                return None
+            at += self.tail
+        return found if frame[at:] == self._tail else None
 
     def _entry(self, frame: bytes, at: int, row: int) -> NewEntry | None:
         """Read an entry that differs from the table's. None if a broker's session would not send it so."""
@@ -183,10 +199,12 @@ class SessionRun:
         self._news_taken = False
         self._over = False
         self._frame = b""
+        self._last: Listed | None = None
         self._fetches = RunFetches()
-        self._sent = self._full = 0
-        self._altered = self._included = self._with_records = 0
-        self._listing = self._element = self._entries = 0
+        self._sent = self._full = self._entries = self._with_records = 0
+        self._listed = Counter[tuple[bytes, int]]()
+        """How many topic elements of fetches had this key and this number of partitions."""
+        self._shares = defaultdict[bytes, TopicShare](TopicShare)
 
     def __len__(self) -> int:
         return len(self._fetches.actual)
@@ -194,49 +212,67 @@ class SessionRun:
     def __repr__(self) -> str:
         return f"<SessionRun fetches={len(self)}>"
 
+    @property
+    def in_both(self) -> bool:
+        """Whether the session of the other policy has got the fetches, too."""
+        return self._steady.other is not None
+
     def add(self, request: bytes, response: bytes, request_time: int, response_time: int) -> bool:
         """Add a fetch whose response came before anything else. Return False if it is no part of the run."""
         if self._over:
             return False
         step = self._steady.step(request, response)
-        if step is None or not self._apply(step, len(request), response, request_time / _SECOND):
+        if step is None or not self._apply(step, request, response, request_time / _SECOND):
             return False
         records = sum(entry.records for entry in step.news)
-        self._frame = request
+        self._frame, self._last = request, step.listed
         fetches = self._fetches
         fetches.request_times.append(request_time)
         fetches.response_times.append(response_time)
         fetches.actual.append(len(request) + len(response))
-        fetches.predicted.append(step.sent + step.got)
+        fetches.predicted.append(step.listed.sent + step.got)
         fetches.records.append(records)
         self._full += len(response)
-        self._sent += step.sent
-        if step.altered:
-            self._altered += len(step.altered)
-            self._listing += self._steady.listing(len(step.altered))
-        if step.news:
-            self._included += len(step.news)
-            self._element += self._steady.element(step.news)
-            with_records = [entry for entry in step.news if entry.records]
-            self._with_records += len(with_records)
-            self._entries += sum(entry.end - entry.start for entry in with_records) - records
+        self._sent += step.listed.sent
+        self._share(step)
         return True
 
-    def _apply(self, step: RunStep, size: int, response: bytes, now: float) -> bool:
+    def _share(self, step: RunStep) -> None:
+        """Count the topics of a fetch and of its response."""
+        steady, listed = self._steady, step.listed
+        for topic in listed.topics:
+            self._listed[topic.key, topic.partitions] += 1
+        if listed.altered:
+            for key, count in counted(steady.table, [row for row, _ in listed.altered]).items():
+                share = self._shares[key]
+                share.session_partitions_requested += count
+                share.session_request_bytes += listing_size(steady.layout, key, count)
+        for key, news in step.elements:
+            share = self._shares[key]
+            share.session_partitions_answered += len(news)
+            share.session_response_bytes += steady.element(key, news)
+            for entry in news:
+                if entry.records:
+                    share.record_bytes += entry.records
+                    share.response_bytes += entry.end - entry.start - steady.layout.response_entry
+                    self._with_records += 1
+                    self._entries += entry.end - entry.start - entry.records
+
+    def _apply(self, step: RunStep, request: bytes, response: bytes, now: float) -> bool:
         """Bring gateway and broker to the state after a fetch.
 
         Return False, with nothing changed, if the core has more to do.
         """
         steady, fetches = self._steady, self._steady.fetches
-        table, rotation, item = steady.table, steady.rotation, steady.layout.request_entry
-        news, filled = step.news, [entry.row for entry in step.news if entry.records]
+        table, item, altered = steady.table, steady.layout.request_entry, step.listed.altered
+        news, filled = step.news, any(entry.records for entry in step.news)
         if news and not (self._news_taken or self._takes_news(table)):
             return False
-        before = [(row, bytes(table.request_bytes[row * item : (row + 1) * item])) for row, _ in step.altered]
-        rotation.apply(step.altered)
-        leaves_out = bool(filled) and self._leaves_out(step, response)
+        before = [(row, bytes(table.request_bytes[row * item : (row + 1) * item])) for row, _ in altered]
+        _alter(table, altered)
+        leaves_out = filled and self._leaves_out(step, response)
         if leaves_out or (now >= fetches.check_at and not fetches.look_quietly(now)):
-            rotation.apply(before)
+            _alter(table, before)
             return False
         self._news_taken = bool(news) or self._news_taken
         if not len(self):
@@ -244,14 +280,15 @@ class SessionRun:
         fetches.session.ask_rotated(())
         for entry in news:
             table.describe(entry.row, response[entry.start : entry.start + steady.layout.aborted])
-        rotation.suspect(filled)
         fetches.session.continue_session()
-        saved = size - step.sent + len(response) - step.got
-        rests = fetches.eligibility.savings.answered(saved, len(news))
-        fetches.unused = 0 if saved > 0 else fetches.unused
+        rests = steady.lists.count(request, step.listed.sent, len(response) - step.got, news)
+        if len(request) + len(response) > step.listed.sent + step.got:
+            fetches.unused = 0
         large = fetches.eligibility.large = step.got >= STREAM_FROM
         self._over = rests or large
         steady.broker.sent(response, news)
+        if steady.other is not None:
+            steady.other.follow(altered, response, news)
         return True
 
     def _leaves_out(self, step: RunStep, response: bytes) -> bool:
@@ -274,39 +311,29 @@ class SessionRun:
         The exchange stands for all of them. Its sizes are sums.
         """
         steady, times, sent = self._steady, len(self), self._sent
-        count, request = steady.table.size, steady.template.request
-        got, records, requested = (
-            sum(self._fetches.predicted) - sent,
-            sum(self._fetches.records),
-            times * count,
-        )
-        tally, size = steady.fetches.state.tally, times * steady.template.size
-        tally.client.add_fetches(FetchKind.SESSIONLESS, size, requested, times=times)
+        shares, requested = self._topics(), times * steady.table.size
+        asked = sum(self._fetches.actual) - self._full
+        got = sum(self._fetches.predicted) - sent
+        records = sum(self._fetches.records)
+        altered = sum(share.session_partitions_requested for share in shares.values())
+        included = sum(share.session_partitions_answered for share in shares.values())
+        tally = steady.fetches.state.tally
+        tally.client.add_fetches(FetchKind.SESSIONLESS, asked, requested, times=times)
         tally.client.fetch_response_bytes += self._full
         tally.client.add_responses(requested, records)
-        tally.broker.add_fetches(FetchKind.INCREMENTAL, sent, self._altered, times=times)
+        tally.broker.add_fetches(FetchKind.INCREMENTAL, sent, altered, times=times)
         tally.broker.fetch_response_bytes += got
-        tally.broker.add_responses(self._included, records)
-        listing = times * steady.listing(count)
-        around = head_size(steady.layout) + steady.tail
-        share = TopicShare(
-            partitions_requested=requested,
-            partitions_answered=requested,
-            request_bytes=listing,
-            response_bytes=self._full - times * around,
-            record_bytes=records,
-            session_request_bytes=self._listing,
-            session_response_bytes=self._element,
-            session_partitions_requested=self._altered,
-            session_partitions_answered=self._included,
-        )
-        outcome = Outcome(
+        tally.broker.add_responses(included, records)
+        if self._last is not None and len(self._last.topics) > 1:
+            steady.table.place(self._last.rows)
+        return Outcome(
             exchange,
             kind="sessionless",
+            topics={topic_name(key, steady.layout): share for key, share in shares.items()},
             partitions_requested=requested,
             partitions_answered=requested,
             record_bytes=records,
-            listing_bytes=listing,
+            listing_bytes=sum(share.request_bytes for share in shares.values()),
             empty_entry_bytes=(requested - self._with_records) * steady.layout.response_entry,
             entry_bytes=self._entries,
             eligible=True,
@@ -314,15 +341,40 @@ class SessionRun:
             session_request_bytes=sent,
             session_response_bytes=got,
             incremental=times,
-            altered=self._altered,
-            session_partitions_requested=self._altered,
-            session_partitions_answered=self._included,
-            session_listing_bytes=self._listing,
-            session_entry_bytes=self._element - records,
+            altered=altered,
+            session_partitions_requested=altered,
+            session_partitions_answered=included,
+            session_listing_bytes=sum(share.session_request_bytes for share in shares.values()),
+            session_entry_bytes=sum(share.session_response_bytes for share in shares.values()) - records,
             session_record_bytes=records,
-            session_size=count,
-            request=request.with_frame(self._frame),
+            session_size=steady.table.size,
+            request=steady.lists.fetch(self._frame),
             run=self._fetches,
         )
-        outcome.topics[topic_name(steady.key, steady.layout)] = share
-        return outcome
+
+    def _topics(self) -> dict[bytes, TopicShare]:
+        """Return the figures of each topic, in the order of the first fetch."""
+        steady = self._steady
+        found = dict[bytes, TopicShare]()
+        for (key, count), times in self._listed.items():
+            share = found[key] = self._shares[key]
+            share.partitions_requested += times * count
+            share.partitions_answered += times * count
+            share.request_bytes += times * listing_size(steady.layout, key, count)
+            share.response_bytes += times * steady.full_element(key, count)
+        return found
+
+
+def _alter(table: PartitionTable, altered: Sequence[tuple[int, bytes]]) -> None:
+    for row, entry in altered:
+        table.alter_row(row, entry)
+
+
+def _in_order(table: PartitionTable, broker: CapturedBroker, rows: Sequence[int]) -> Elements:
+    """Return the topic elements in which a broker's session sends the entries of these rows."""
+    ordered = groupby(broker.in_order(rows), lambda row: table.key(int(table.topic[row])))
+    return [(key, [*part]) for key, part in ordered]
+
+
+def _shape(elements: Elements) -> list[tuple[bytes, int]]:
+    return sorted((key, len(part)) for key, part in elements)

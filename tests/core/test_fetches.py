@@ -7,11 +7,13 @@ import pytest
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import FetchKind, SessionMade
+from proxy.core.fetches import Fetches
 from proxy.core.session_keeper import CHECK_SECONDS, SUSPECT_SECONDS
 from proxy.protocol.fetch_request import Listing
 from proxy.session.decision import Delta
 from proxy.session.handler import FetchSessionHandler
-from tests.frames import VERSIONS, Want, entry, fetch, fetch_response
+from proxy.session.partitions import PartitionTable
+from tests.frames import VERSIONS, Want, entry, fetch, fetch_response, parsed
 from tests.model import wire
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
 
@@ -359,10 +361,29 @@ def test_a_session_whose_list_rotates_is_steady() -> None:
     assert fetches.steady() is None  # it is outstanding
 
 
-def test_a_session_of_two_topics_is_not_steady() -> None:
+def test_a_session_of_two_topics_is_steady_without_a_template() -> None:
     play = Playbook(core=Connection).established(16, T)
     idle(play, 1, T)
-    assert play.connection.fetches.steady() is None
+    fetches = play.connection.fetches
+    assert fetches.steady() is None
+    assert steady_table(fetches, fetch(16, *T)) is fetches.session.table is not None
+    assert steady_table(fetches, fetch(16, *T[:2])) is None
+    assert steady_table(fetches, fetch(16, *T, isolation_level=1)) is None
+    assert steady_table(fetches, fetch(16, *T, session=(1, 2))) is None
+    assert steady_table(fetches, fetch(12, *T)) is None
+    play.client(fetch(16, *T, correlation=2))
+    assert steady_table(fetches, fetch(16, *T)) is None  # it is outstanding
+
+
+def test_a_session_of_one_topic_is_not_steady_without_a_template() -> None:
+    play = Playbook(core=Connection).established(16, ONE)
+    assert steady_table(play.connection.fetches, fetch(16, *ONE)) is None
+
+
+def steady_table(fetches: Fetches, frame: bytes) -> PartitionTable | None:
+    request = parsed(frame)
+    assert request.listing is not None
+    return fetches.steady_table(request, request.listing)
 
 
 @pytest.mark.parametrize("code", [3, 6])

@@ -13,6 +13,7 @@ from proxy.core.savings import (
     Savings,
     SessionForm,
 )
+from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.session.decision import Delta
 from proxy.session.handler import FetchSessionHandler
@@ -62,6 +63,16 @@ def test_a_short_list_gets_it_when_its_close_is_little_of_what_fetches_have_cost
     assert not asked(savings, FEW[:2])
     savings.passed(1000, 0)
     assert asked(savings, FEW[:2])
+
+
+@given(news=st.integers(0, 5), less=st.integers(-300, 300))
+def test_a_delta_of_the_same_partitions_is_sent_if_it_loses_no_bytes(news: int, less: int) -> None:
+    savings = Savings()
+    for _ in range(4):
+        savings.answered(1, news)
+    layout, size = LAYOUTS[16], len(fetch(16, *FEW)) - less
+    saves = savings.gain(less, len(FEW), 0, layout, layout) >= 0
+    assert (weighed(savings, FEW, FEW, size) is SessionForm.DELTA) == saves
 
 
 def test_what_saves_goes_on() -> None:

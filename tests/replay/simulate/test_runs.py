@@ -132,16 +132,24 @@ def played(
 @given(
     policy=st.sampled_from(get_args(Policy)),
     version=st.integers(4, 18),
-    topics=st.sampled_from([1, 1, 1, 2, 3]),
+    topics=st.sampled_from([1, 2, 3]),
+    ring=st.booleans(),
     partitions=st.sampled_from([2, 5, 12, 40]),
     isolation=st.sampled_from([0, 1]),
     steps=st.lists(STEPS, min_size=1, max_size=12),
 )
 def test_runs_cost_what_single_fetches_cost(
-    *, policy: Policy, version: int, topics: int, partitions: int, isolation: int, steps: list[Step]
+    *,
+    policy: Policy,
+    version: int,
+    topics: int,
+    ring: bool,
+    partitions: int,
+    isolation: int,
+    steps: list[Step],
 ) -> None:
     begin = [Step("idle", 4, 0), Step("records", 2, 1), Step("idle", 3, 0)]
-    plan = Plan(version, topics, partitions, 1448, True, begin + steps, isolation)
+    plan = Plan(version, topics, partitions, 1448, True, begin + steps, isolation, ring)
     consumer = Captured(0, plan)
     consumer.play()
 
@@ -158,10 +166,11 @@ def test_runs_cost_what_single_fetches_cost(
 @pytest.mark.parametrize("kind", ["idle", "records", "grown"])
 @pytest.mark.parametrize("isolation", [0, 1])
 @pytest.mark.parametrize("version", [7, 9, 12, 16])
+@pytest.mark.parametrize(("topics", "ring"), [(1, False), (3, False), (3, True)])
 def test_most_fetches_of_a_steady_session_are_in_runs(
-    policy: Policy, kind: str, isolation: int, version: int
+    policy: Policy, kind: str, isolation: int, version: int, topics: int, ring: bool
 ) -> None:
-    plan = Plan(version, 1, 40, 1448, True, [Step(kind, 100, 7, 3_000 * _MS)], isolation)
+    plan = Plan(version, topics, 40, 1448, True, [Step(kind, 100, 7, 3_000 * _MS)], isolation, ring)
     consumer = Captured(0, plan)
     consumer.play()
 

@@ -1,0 +1,237 @@
+"""Compares the lists of fetches with the table of a steady session (`replay.simulate.runs`). Sans-IO.
+
+For lists of one topic, the core has a fast path: `OneTopic` lets `Rotation` decide as it does there. For
+lists of several topics, `SeveralTopics` finds what `FetchSessionHandler.compare` would find. It takes less
+time, as most lists are the table's rows in their order, in a few pieces.
+"""
+
+from bisect import bisect
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from proxy.core.fetches import Fetches
+from proxy.core.plans import FetchTemplate
+from proxy.protocol.api import API_KEY_AND_VERSION, REQUEST_START_BYTES
+from proxy.protocol.fetch_layout import PARTITION_BYTES, FetchLayout, Rows
+from proxy.protocol.fetch_request import FetchRequest, Listing, build_fetch_request, parse_fetch_request
+from proxy.protocol.primitives import ProtocolError
+from proxy.session.decision import Delta
+from proxy.session.partitions import PartitionTable
+from proxy.session.rotation import Rotation
+from replay.simulate.captured_broker import NewEntry
+
+_MAX_ELEMENTS: Final = 128
+"""Lists of more topic elements are left to the core, and those of more than two pieces an element: there the
+core takes less time."""
+_NO_ROWS: Final = np.zeros(0, np.intp)
+_SAME: Final = Delta(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, [], [], turned=False)
+"""Stands for all deltas without added and forgotten partitions, where only their sizes matter."""
+
+
+class ListedTopic(NamedTuple):
+    """A topic element of a fetch."""
+
+    key: bytes
+    partitions: int
+    pieces: Sequence[tuple[int, int]]
+    """Its partitions in pieces of the table: for each, its first row, and the row after its last one."""
+
+
+class Listed(NamedTuple):
+    """The list of a fetch, compared with the session."""
+
+    topics: Sequence[ListedTopic]
+    altered: list[tuple[int, bytes]]
+    """The changed entries of the fetch, each with its row."""
+    sent: int
+    """The size of the incremental fetch."""
+
+    @property
+    def rows(self) -> Rows:
+        """The row of each partition."""
+        return np.concatenate([np.arange(*piece) for topic in self.topics for piece in topic.pieces])
+
+
+class OneTopic:
+    """Lists of one topic that rotate."""
+
+    def __init__(self, fetches: Fetches, template: FetchTemplate, rotation: Rotation) -> None:
+        self.table = rotation.table
+        self._fetches, self._template, self._rotation = fetches, template, rotation
+        self._key = template.request.topics.keys[0]
+
+    def read(self, frame: bytes) -> Listed | None:
+        """Return the list of the next fetch. None if the core has to decide. This changes nothing."""
+        rotation, count = self._rotation, self.table.size
+        if not self._template.surrounds(frame):
+            return None
+        first = rotation.first(frame)
+        altered = rotation.altered(frame, first) if first >= 0 else None
+        if altered is None:
+            return None
+        topics = (ListedTopic(self._key, count, ((first, count), (0, first))),)
+        return Listed(topics, altered, len(rotation.delta(frame, altered, self._fetches.session.pair)))
+
+    def fetch(self, frame: bytes) -> FetchRequest:
+        """Return the parsed form of a fetch that `read` has read."""
+        return self._template.request.with_frame(frame)
+
+    def count(self, frame: bytes, sent: int, spared: int, news: Sequence[NewEntry]) -> bool:
+        """Count what a fetch saves. Return whether the connection begins to rest.
+
+        `sent` is the size of the incremental fetch. Its response is `spared` bytes smaller than the full one.
+        """
+        self._rotation.suspect([entry.row for entry in news if entry.records])
+        return self._fetches.eligibility.savings.answered(len(frame) - sent + spared, len(news))
+
+
+class SeveralTopics:
+    """Lists of several topics. The core has processed the fetch `last` of the same list."""
+
+    def __init__(self, fetches: Fetches, last: FetchRequest, listing: Listing, table: PartitionTable) -> None:
+        self.table = table
+        self._savings = fetches.eligibility.savings
+        self._last, self.listing = last, listing
+        frame, layout = last.frame, last.layout
+        self._kind = frame[API_KEY_AND_VERSION]
+        self._before = frame[REQUEST_START_BYTES : last.body + layout.request_head]
+        self._after = frame[last.topics_end :]
+        bare = build_fetch_request(last, layout, fetches.session.pair)
+        self._bare = len(bare) - len(layout.count(0))
+        self._bounds: list[int] = [*(np.flatnonzero(np.diff(table.topic)) + 1).tolist(), len(table.topic)]
+        """The rows at which another topic begins."""
+
+    def read(self, frame: bytes) -> Listed | None:
+        """Return the list of the next fetch. None if the core has to decide. This changes nothing."""
+        fetch = self._parsed(frame)
+        if fetch is None:
+            return None
+        blocks = _blocks(fetch)
+        found, altered = list[ListedTopic](), list[tuple[int, bytes]]()
+        left = 2 * len(blocks) if len(blocks) <= _MAX_ELEMENTS else 0
+        for key, at, count in blocks:
+            pieces = self._pieces(key, frame, at, count, left, altered)
+            left -= len(pieces)
+            found.append(ListedTopic(key, count, pieces))
+        if not _each_once([piece for topic in found for piece in topic.pieces], self.table.size):
+            return None
+        counts, layout = counted(self.table, [row for row, _ in altered]), fetch.layout
+        topics = sum(listing_size(layout, *each) for each in counts.items())
+        sent = self._bare + len(layout.count(len(counts))) + topics
+        saves = self._savings.gain(len(frame) - sent, self.table.size, 0, layout, layout) >= 0
+        return Listed(found, altered, sent) if saves else None
+
+    def fetch(self, frame: bytes) -> FetchRequest:
+        """Return the parsed form of a fetch that `read` has read."""
+        return parse_fetch_request(frame, self._last.layout.version, self._last.body)
+
+    def count(self, frame: bytes, sent: int, spared: int, news: Sequence[NewEntry]) -> bool:
+        """Count what a fetch saves. Return whether the connection begins to rest. See `OneTopic`."""
+        savings, layout = self._savings, self._last.layout
+        savings.weigh(self._last.with_frame(frame), self.listing, _SAME, sent)
+        rests = savings.answered(len(frame) - sent + spared, len(news))
+        savings.tore(self.table.size, len(news), spared, layout, layout)
+        return rests
+
+    def _parsed(self, frame: bytes) -> FetchRequest | None:
+        """Return a fetch that differs from the last one only in its topics. None for others."""
+        if not (
+            frame.startswith(self._kind, API_KEY_AND_VERSION.start)
+            and frame.startswith(self._before, REQUEST_START_BYTES)
+            and frame.endswith(self._after)
+        ):
+            return None
+        try:
+            fetch = self.fetch(frame)
+        except ProtocolError:
+            return None
+        known = fetch.topics_end == len(frame) - len(self._after) and not fetch.unsupported_reason
+        return fetch if known and fetch.partitions == self.table.size else None
+
+    def _pieces(
+        self, key: bytes, frame: bytes, at: int, count: int, most: int, altered: list[tuple[int, bytes]]
+    ) -> list[tuple[int, int]]:
+        """Return the pieces of a topic element, and add its changed entries to `altered`.
+
+        Partitions are missing in the pieces if the table does not have them, if another field than the offset
+        and the epochs has changed, or if there are more than `most` pieces.
+        """
+        table, item = self.table, self.table.layout.request_entry
+        pieces = list[tuple[int, int]]()
+        end = at + count * item
+        while at < end and len(pieces) < most:
+            begin = row = table.row(key, int.from_bytes(frame[at : at + PARTITION_BYTES]))
+            if row < 0:
+                break
+            stop = min(row + (end - at) // item, self._bounds[bisect(self._bounds, row)])
+            while row < stop:
+                same = alike(table.request_bytes, item, frame, at, row, stop)
+                at, row = at + same * item, row + same
+                if row == stop or not self._changed(frame, at, row):
+                    break
+                altered.append((row, frame[at : at + item]))
+                at, row = at + item, row + 1
+            if row == begin:
+                break
+            pieces.append((begin, row))
+        return pieces
+
+    def _changed(self, frame: bytes, at: int, row: int) -> bool:
+        """Return whether an entry differs from that of a row only in its offset and epochs."""
+        layout = self.table.layout
+        known = self.table.request_bytes[row * layout.request_entry : (row + 1) * layout.request_entry]
+        rest = layout.request_rest
+        return frame.startswith(known[:PARTITION_BYTES], at) and frame.startswith(known[rest:], at + rest)
+
+
+def alike(known: memoryview, item: int, frame: bytes, at: int, row: int, stop: int) -> int:
+    """Return how many entries from `at` on are those of the table, from `row` to before `stop`.
+
+    `known` are the table's entries, of `item` bytes each.
+    """
+    if frame.startswith(known[row * item : stop * item], at):
+        return stop - row
+    same, different = 0, stop - row
+    # So many are alike, and among so many is a different one.
+    while different - same > 1:
+        middle = (same + different) // 2
+        if frame.startswith(known[(row + same) * item : (row + middle) * item], at + same * item):
+            same = middle
+        else:
+            different = middle
+    return same
+
+
+def counted(table: PartitionTable, rows: Iterable[int]) -> Counter[bytes]:
+    """Return how many of these rows each topic has."""
+    return Counter([table.key(int(table.topic[row])) for row in rows])
+
+
+def listing_size(layout: FetchLayout, key: bytes, count: int) -> int:
+    """Return the size of a topic element in a request with so many partitions."""
+    return layout.prefix_size(key, count) + count * layout.request_entry + layout.flexible
+
+
+def _blocks(fetch: FetchRequest) -> list[tuple[bytes, int, int]]:
+    """Return for each topic element its key, where its entries begin, and their number.
+
+    Empty if neighbours are of the same topic: a broker's response merges them.
+    """
+    topics = fetch.topics
+    if topics.element:
+        start, count = topics.blocks[0]
+        return [(key, start + at * topics.element, count) for at, key in enumerate(topics.keys)]
+    if len(topics.keys) != len(topics.blocks):
+        return []
+    return [(key, *block) for key, block in zip(topics.keys, topics.blocks, strict=True)]
+
+
+def _each_once(pieces: Sequence[tuple[int, int]], size: int) -> bool:
+    """Return whether pieces have so many rows, and each only once."""
+    ordered = sorted(pieces)
+    once = all(before[1] <= after[0] for before, after in pairwise(ordered))
+    return once and sum(end - begin for begin, end in pieces) == size
