@@ -188,19 +188,17 @@ class ExpandedFetch(SentFetch):
             return [len(content).to_bytes(4) + content], 4 + len(content), 0
         received = self._frame or Received()
         starved = _starved(fetch, table, walk, result) if table.behind else []
-        if rotation is not None:
-            rotation.suspect(result.news)
-            if self._first >= 0 and not starved:
-                expanded = rotation.expand(
-                    self._first,
-                    list(zip(result.rows, result.entries, strict=True)),
-                    received,
-                    entry_bytes=result.size,
-                    correlation_id=correlation_id,
-                    throttle_time_ms=walk.throttle_time_ms,
-                    tags=tags,
-                )
-                return *expanded, fetch.partitions
+        if rotation is not None and self._first >= 0 and not starved:
+            expanded = rotation.expand(
+                self._first,
+                list(zip(result.rows, result.entries, strict=True)),
+                received,
+                entry_bytes=result.size,
+                correlation_id=correlation_id,
+                throttle_time_ms=walk.throttle_time_ms,
+                tags=tags,
+            )
+            return *expanded, fetch.partitions
         listing, rows = self._located(table)
         what = Expansion(
             layout=layout,

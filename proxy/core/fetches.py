@@ -241,6 +241,7 @@ class Fetches(SessionKeeper):
         if session.table is None or listing is None:
             raise RuntimeError("a session is asked for what the table holds")
         ids, layout = session.ask_full(), listing.layout
+        session.rotation = session.find_rotation(fetch)
         template = build_fetch_request(fetch, layout, (0, SESSIONLESS_EPOCH))
         self.closes_with(template, fetch.body + layout.request_session)
         if layout is fetch.layout:

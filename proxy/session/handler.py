@@ -277,17 +277,17 @@ class FetchSessionHandler:
             table.place(delta.rows)
         return True
 
-    def find_rotation(self, fetch: FetchRequest, delta: Delta) -> Rotation | None:
+    def find_rotation(self, fetch: FetchRequest, delta: Delta | None = None) -> Rotation | None:
         """Return a `Rotation` for the next fetches, or None if this fetch is none or has several topics.
 
         Call this after the fetch has been applied to the table. If the fetch does not rotate the table's rows
-        but the list of the previous fetch, the rows are first put into the order of the fetch.
+        but the list of the previous fetch (`delta`), the rows are first put into the order of the fetch.
         """
         table = self._require_table()
-        if fetch.block is None or fetch.layout is not table.layout or len(delta.rows) != table.size:
+        if fetch.block is None or fetch.layout is not table.layout:
             return None
-        if not is_rotation(delta.rows):
-            if not delta.turned:
+        if not is_rotation(table.position[: table.size]):
+            if delta is None or not delta.turned:
                 return None
             table.arrange(delta.rows)
             delta.rows = np.arange(table.size)
@@ -332,6 +332,8 @@ class FetchSessionHandler:
                 result.reason, result.loss = _LEFT_OUT, Loss.LEFT_OUT
             else:
                 result = taken.result
+                if self.rotation is not None:
+                    self.rotation.suspect(result.news)
                 # A new session has an id above 0. Any id except 0 continues a session, even a negative one:
                 # Java only compares with 0 (fetch-semantics 3.2).
                 says = _ID if walk.session_id > 0 or (walk.session_id and not full) else Says.NO_ID

@@ -267,7 +267,7 @@ def test_who_is_not_behind_stays_on_the_short_way(monkeypatch: pytest.MonkeyPatc
         wants = [(name, number, offset - 1 if number == 3 else 5) for name, number, _ in wants]
         cached = {3: entry(3, offset, aborted=(), records=RECORDS)}
         scene.turn(wants, told, cached)
-    assert len(ways) == 2 * 4  # with the fast path and without: the playbook plays both
+    assert len(ways) == 2 * 5  # with the fast path and without: the playbook plays both
     table = scene.play.connection.session_table
     assert table is not None
     assert table.behind == {3}

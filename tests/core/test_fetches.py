@@ -104,7 +104,7 @@ def test_rotations_of_one_topic_are_not_compared_column_by_column(
             fetch_response(version, ("t", [rest[index] for _, index, *_ in wants]), correlation_id=number),
             correlation=number,
         )
-    assert len(compared) == 1
+    assert not compared
 
 
 def test_a_rotation_is_left_where_a_response_has_another_order() -> None:
@@ -351,7 +351,7 @@ def idle(play: Playbook, number: int, wants: list[Want]) -> None:
 def test_a_session_whose_list_rotates_is_steady() -> None:
     play = Playbook(core=Connection).established(16, ONE)
     fetches = play.connection.fetches
-    assert fetches.steady() is None  # nothing shows yet that the list rotates
+    assert fetches.steady() is not None  # the table has the order of the full fetch
     idle(play, 1, ONE)
     frame = fetch(16, *ONE, correlation=2)
     template = fetches.steady()
