@@ -198,7 +198,7 @@ class FetchSessionHandler:
         If a partition is listed twice, or the partition numbers are too sparse, return False. Then there is
         no table.
         """
-        table = PartitionTable(listing.layout, isolation_level)
+        table = PartitionTable(listing.layout, isolation_level, len(listing))
         everything = np.arange(len(listing))
         self.table = None
         # A partition that is listed twice has only one row in the lookup.

@@ -93,7 +93,8 @@ class PartitionTable:
         "topic",
     )
 
-    def __init__(self, layout: FetchLayout, isolation_level: int) -> None:
+    def __init__(self, layout: FetchLayout, isolation_level: int, room: int = 0) -> None:
+        """Create an empty table that has room for so many rows. It grows when more are added."""
         self.layout = layout
         self.isolation_level = isolation_level
         # Records are empty unless the broker writes null: librdkafka terminates on null (KAFKA-18646;
@@ -123,14 +124,14 @@ class PartitionTable:
         self._top = 0
         self.size = 0
         """The number of partitions."""
-        self.requests: Entries = np.zeros(0, layout.request_item)
+        self.requests: Entries = np.zeros(room, layout.request_item)
         """For each row, the entry last sent to the broker in the session. Without a session, that of the last
         fetch."""
         self.request_bytes = self.requests.view(np.uint8).data
-        self.cached_entries: Entries = np.zeros(0, layout.response_item)
+        self.cached_entries: Entries = np.zeros(room, layout.response_item)
         """For each row, the entry to use if the broker leaves the partition out of a response."""
         self.cached_bytes = self.cached_entries.view(np.uint8).data
-        self.known = np.zeros(0, np.bool_)
+        self.known = np.zeros(room, np.bool_)
         """For each row, whether the cached entry is usable: the broker's latest entry for the partition in
         this session had no error."""
         self._described = 0
@@ -138,12 +139,12 @@ class PartitionTable:
         self.behind: set[int] = set()
         """The rows of partitions for which a read_committed fetch may get records: the fetch offset is below
         the last stable offset in the broker's latest entry."""
-        self.refused = np.zeros(0, np.int16)
+        self.refused = np.zeros(room, np.int16)
         """For each row, the error code in the full response that began this session. 0 if it had none, or if
         the broker has sent an entry without an error since."""
-        self.topic: Column32 = np.zeros(0, np.int32)
+        self.topic: Column32 = np.zeros(room, np.int32)
         """For each row, the number of its topic, or 0 for a free row."""
-        self.position: Column32 = np.zeros(0, np.int32)
+        self.position: Column32 = np.full(room, _NO_PLACE, np.int32)
         """For each row, its position in the current fetch, or -1."""
         self.arranged: Callable[[Rows], None] | None = None
         """Called by `arrange` with the old number of each row, so that callers can arrange their own
@@ -178,13 +179,7 @@ class PartitionTable:
         """Return the row of each entry of a listing, or -1 if the partition is not in the table."""
         partitions = listing.entries.view(self.layout.request_fields)["partition"]
         if len(listing.keys) == 1:
-            number = self.numbers.get(listing.keys[0], _NO_TOPIC)
-            base, span = int(self._bases[number]), int(self._spans[number])
-            try:
-                rows: Rows = self._lookup[base : base + span].take(partitions)
-                return rows  # noqa: TRY300 - the line that may raise is the one above
-            except IndexError:  # a partition beyond the span: it is not in the table
-                return self._find(partitions, self._bases[number], self._spans[number])
+            return self.rows(listing.keys[0], partitions)
         get = self.numbers.get
         topics = np.array([get(key, _NO_TOPIC) for key in listing.keys], np.intp)
         bases, spans = self._bases.take(topics), self._spans.take(topics)
@@ -211,7 +206,12 @@ class PartitionTable:
 
     def rows(self, key: bytes, partitions: npt.NDArray[np.uint32]) -> Rows:
         number = self.numbers.get(key, _NO_TOPIC)
-        return self._find(partitions, self._bases[number], self._spans[number])
+        base, span = int(self._bases[number]), int(self._spans[number])
+        try:
+            rows: Rows = self._lookup[base : base + span].take(partitions)
+            return rows  # noqa: TRY300 - the line that may raise is the one above
+        except IndexError:  # a partition beyond the span: it is not in the table
+            return self._find(partitions, self._bases[number], self._spans[number])
 
     def _find(self, partitions: npt.NDArray[np.uint32], bases: Rows | np.intp, spans: Rows | np.intp) -> Rows:
         # Numbers beyond the span go to slot 0 of the lookup, which belongs to no topic.
@@ -224,7 +224,8 @@ class PartitionTable:
 
         If the partition numbers are too sparse for the lookup, return False, with nothing changed.
         """
-        partitions = listing.entries.view(self.layout.request_fields)["partition"][positions].astype(np.intp)
+        entries = listing.entries[positions]
+        partitions = entries.view(self.layout.request_fields)["partition"].astype(np.intp)
         keys, elements = listing.keys, None
         if len(keys) == 1:
             needs = [int(partitions.max(initial=-1)) + 1]
@@ -239,10 +240,8 @@ class PartitionTable:
         numbers = [self.numbers.get(key, _NO_TOPIC) for key in keys]
         topics = numbers[0] if elements is None else np.array(numbers, np.intp)[elements]
         self.topic[rows] = topics
-        self.requests[rows] = listing.entries[positions]
+        self.requests[rows] = entries
         self.cached_entries[rows] = self._blank
-        self.known[rows] = False
-        self.refused[rows] = 0
         self._lookup[self._bases[topics] + partitions] = rows
         self.size += len(rows)
         return True
@@ -253,6 +252,7 @@ class PartitionTable:
         self.topic[rows] = _NO_TOPIC
         self._described -= int(np.count_nonzero(self.known[rows]))
         self.known[rows] = False
+        self.refused[rows] = 0
         self.behind.difference_update(rows.tolist() if self.behind else ())
         self._end_unknown.difference_update(rows.tolist() if self._end_unknown else ())
         self.position[rows] = -1
@@ -425,8 +425,7 @@ class PartitionTable:
     @property
     def unmentioned(self) -> bool:
         """Whether the full response that began this session had no entry for some partition of the table."""
-        mentioned = self.known[: self._top] | (self.refused[: self._top] != 0)
-        return int(np.count_nonzero(mentioned)) != self.size
+        return self._described + int(np.count_nonzero(self.refused)) != self.size
 
     def _allocate(self, count: int) -> Rows:
         reused = min(count, len(self._free))
@@ -496,13 +495,13 @@ def _first_numbers(count: int) -> Column32:
     return _numbers[:count]
 
 
-def is_rotation(numbers: Rows | Column32) -> bool:
+def is_rotation(numbers: Column32) -> bool:
     """Return whether these are the numbers 0 to n - 1, ascending from any number on, wrapping around."""
     count = len(numbers)
     if not count or not 0 <= (first := int(numbers[0])) < count:
         return False
-    straight, behind = _first_numbers(count), count - first
-    return bool((numbers[:behind] == straight[first:]).all() and (numbers[behind:] == straight[:first]).all())
+    straight = _first_numbers(count)
+    return numbers.tobytes() == straight[first:].tobytes() + straight[:first].tobytes()
 
 
 def extended(column: npt.NDArray[_T], size: int, blank: int = 0) -> npt.NDArray[_T]:

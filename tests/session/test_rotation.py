@@ -273,4 +273,4 @@ def test_records_are_not_copied() -> None:
 def test_is_rotation(numbers: list[int]) -> None:
     straight = list(range(len(numbers)))
     turns = [straight[at:] + straight[:at] for at in straight]
-    assert is_rotation(np.array(numbers, np.intp)) is (numbers in turns)
+    assert is_rotation(np.array(numbers, np.int32)) is (numbers in turns)
