@@ -381,7 +381,7 @@ class FetchSessionHandler:
         # No broker creates a session with a negative id: it is a refusal (fetch-semantics 2.2, 3.2).
         self.session_id = session_id if session_id > 0 else self.session_id
         self.epoch = 0
-        self.table = self._taken = None
+        self.table = self.rotation = self._taken = None
 
     def adopt(self, session_id: int) -> None:
         """Take over the id of a session that the client does not use.
@@ -407,13 +407,13 @@ class FetchSessionHandler:
         self.epoch = 0
         if pair is NextPair.NAME_AND_DROP:
             self.session_id = max(given, 0)
-            self.table = None
+            self.table = self.rotation = None
             return
         # An unsharded id would fail with -1 forever (fetch-semantics 2.2, case 96).
         if pair is not NextPair.RENEW or (error_code and self.session_id >= UNSHARDED_ID):
             self.session_id = 0
         if pair is NextPair.NEW_AND_DROP:
-            self.table = None
+            self.table = self.rotation = None
 
     def _require_table(self) -> PartitionTable:
         if self.table is None:
