@@ -3,11 +3,13 @@
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
+import asyncio_throttle.throttler
 import pytest
 
-from replay.drive.pacing import LATE_SECONDS, Ceiling, Pace
+from replay.drive.pacing import WINDOW, Ceiling, Pace, window
 
 
 class _NoWait(selectors.DefaultSelector):
@@ -34,11 +36,13 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 @pytest.fixture
-def run() -> Run:
-    """Return a function that runs a coroutine. The event loop has a clock that starts at 0."""
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs a coroutine. Event loop and throttler use a clock that starts at 0."""
 
     def running(main: Coroutine[Any, Any, Any]) -> Any:
         with asyncio.Runner(loop_factory=_Loop) as runner:
+            time = runner.get_loop().time
+            monkeypatch.setattr(asyncio_throttle.throttler, "time", SimpleNamespace(monotonic=time))
             return runner.run(main)
 
     return running
@@ -48,37 +52,44 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [(3000, (60, 0.02)), (2980, (59, 59 / 2980)), (50, (1, 0.02)), (4, (1, 0.25)), (0.5, (1, 2.0))],
+)
+def test_a_window_is_short_and_exact(rate: float, expected: tuple[int, float]) -> None:
+    assert window(rate) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("rate", [0.5, 7, 49, 333, 3000, 20_000])
 @pytest.mark.parametrize("callers", [1, 13])
-def test_no_time_holds_more_than_its_share(run: Run, rate: float, callers: int) -> None:
+def test_no_window_holds_more_than_its_share(run: Run, rate: float, callers: int) -> None:
     times: list[float] = []
 
-    async def call(pace: Pace) -> None:
+    async def call(ceiling: Ceiling) -> None:
         while len(times) < min(500, 20 + rate):
-            await pace.admit(0.0)
+            await ceiling.wait()
             times.append(now())
 
     async def main() -> None:
-        pace = Pace(None, Ceiling(rate))
-        await asyncio.gather(*(call(pace) for _ in range(callers)))
+        ceiling = Ceiling(rate)
+        await asyncio.gather(*(call(ceiling) for _ in range(callers)))
 
     run(main())
 
+    share, seconds = window(rate)
     assert times == sorted(times)
-    for count in (1, 7, 100):
-        spans = (later - earlier for earlier, later in zip(times, times[count:], strict=False))
-        assert all(span >= count / rate - LATE_SECONDS for span in spans)
+    assert all(later - earlier >= seconds for earlier, later in zip(times, times[share:], strict=False))
 
 
 @pytest.mark.parametrize("rate", [33, 333, 3000])
 def test_the_ceiling_is_nearly_reached(run: Run, rate: float) -> None:
     async def main() -> float:
-        pace = Pace(None, Ceiling(rate))
+        ceiling = Ceiling(rate)
         for _ in range(1000):
-            await pace.admit(0.0)
+            await ceiling.wait()
         return now()
 
-    assert 1000 / rate - LATE_SECONDS - 1 / rate <= run(main()) <= 1000 / rate * 1.01
+    assert 1000 / rate - WINDOW - 1 / rate <= run(main()) <= 1000 / rate * 1.15
 
 
 @pytest.mark.parametrize(("speed", "expected"), [(1.0, [0.0, 0.5, 2.0]), (4.0, [0.0, 0.125, 0.5])])
