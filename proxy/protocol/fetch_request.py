@@ -506,9 +506,11 @@ def build_fetch_request(
 
     `layout` is that of the request, or v7 for a request of v4 to v6. `session` is the session id (0: none),
     and the epoch (0: create a session; -1: use none, or close it). Each element of `topics` has the topic's
-    key and the bytes of the entries, each of `forgotten` has it and the partition numbers as int32.
+    key and the bytes of the entries, each of `forgotten` has it and the partition numbers as int32. Below v7
+    there are no session and no forgotten topics.
     """
     frame, body = request.frame, request.body
+    in_session = layout.version >= SESSION_VERSION
     end = b"\x00" if layout.flexible else b""
     listed = [layout.prefix(key, len(block) // layout.request_entry) + block + end for key, block in topics]
     dropped = [layout.prefix(key, len(block) // PARTITION_BYTES) + block + end for key, block in forgotten]
@@ -517,10 +519,10 @@ def build_fetch_request(
         frame[API_KEY],
         layout.version.to_bytes(2),
         frame[REQUEST_CORRELATION_ID.start : limits_end],
-        SESSION.pack(*session),
+        SESSION.pack(*session) if in_session else b"",
         layout.count(len(listed)),
         *listed,
-        layout.count(len(dropped)),
+        layout.count(len(dropped)) if in_session else b"",
         *dropped,
         frame[request.tail :],
     ]

@@ -9,27 +9,23 @@ from typing import Final
 
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey, ErrorCode
-from proxy.protocol.primitives import (
-    ProtocolError,
-    Truncated,
-    encode_string,
-    read_count,
-    read_int16,
-    read_int32,
-    read_string,
-)
+from proxy.protocol.messages import read
+from proxy.protocol.primitives import ProtocolError, encode_string, read_int16
+from proxy.protocol.schemas import API_VERSIONS
 from replay.drive.sasl import SaslCredentials, SaslError
 from replay.drive.wire import CLOSED, TIMEOUT_SECONDS, SilentError, TargetConnection, TargetError, reason_of
 from replay.protocol.errors import error_name
+from replay.protocol.names import text_of
 
 CONNECT_SECONDS: Final = 10.0
 """A connection must be open within this time, or within the timeout if that is shorter."""
 LIFETIME_USED: Final = 0.85
 """A connection is replaced after this share of its login's lifetime. Kafka's clients log in again at this
 share or later."""
-_UNSUPPORTED_MECHANISM: Final = 33
-_AUTHENTICATE_VERSIONS: Final = (0, 1)
-"""v1 gives the lifetime of a login (KIP-368)."""
+_AUTHENTICATE_VERSION: Final = 1
+"""The highest version that is used. v1 gives the lifetime of a login (KIP-368)."""
+_HANDSHAKE: Final = "error_code:int16 mechanisms:string[]"
+_AUTHENTICATE: Final = "error_code:int16 error_message:string auth_bytes:bytes session_lifetime_ms:int64@1+"
 
 Versions = dict[int, tuple[int, int]]
 """API key -> lowest and highest version."""
@@ -42,7 +38,6 @@ class Access:
     timeout: float = TIMEOUT_SECONDS
     """For a response, in seconds."""
     tls: ssl.SSLContext | None = None
-    """None for plain text."""
     server_name: str = ""
     """The name for which certificates must be valid. If empty, the host of each connection."""
     login: SaslCredentials | None = None
@@ -104,17 +99,11 @@ async def ask_versions(connection: TargetConnection, access: Access) -> Versions
         raise TargetError(
             f"{failure} when asked for ApiVersions (does it require TLS? see --security-protocol)"
         ) from None
-    error, at = read_int16(response, 0)
+    error, _ = read_int16(response, 0)
     if error:
         raise TargetError(f"{connection.address}: error {error} in response to ApiVersions")
-    count, at = read_count(response, at)
-    versions: Versions = {}
-    for _ in range(count or 0):
-        api_key, at = read_int16(response, at)
-        lowest, at = read_int16(response, at)
-        highest, at = read_int16(response, at)
-        versions[api_key] = lowest, highest
-    return versions
+    found = read(API_VERSIONS, ApiKey.API_VERSIONS, 0, response, 0, whole=False)
+    return {api["api_key"]: (api["min_version"], api["max_version"]) for api in found["api_keys"] or ()}
 
 
 async def _authenticate(connection: TargetConnection, access: Access, login: SaslCredentials) -> None:
@@ -122,11 +111,13 @@ async def _authenticate(connection: TargetConnection, access: Access, login: Sas
     versions = await ask_versions(connection, access)
     if ApiKey.SASL_AUTHENTICATE not in versions:
         raise SaslError("the target has no SaslAuthenticate")
-    version = min(versions[ApiKey.SASL_AUTHENTICATE][1], _AUTHENTICATE_VERSIONS[1])
+    version = min(versions[ApiKey.SASL_AUTHENTICATE][1], _AUTHENTICATE_VERSION)
     response = await connection.ask(ApiKey.SASL_HANDSHAKE, 1, encode_string(login.mechanism.encode()))
-    error, at = read_int16(response, 0)
-    if error == _UNSUPPORTED_MECHANISM:
-        raise SaslError(f"not enabled; the target has {', '.join(_strings(response, at)) or 'none'}")
+    found = read(_HANDSHAKE, ApiKey.SASL_HANDSHAKE, 1, response, 0, whole=False)
+    error = found["error_code"]
+    if error == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        enabled = ", ".join(map(text_of, found["mechanisms"] or ()))
+        raise SaslError(f"not enabled; the target has {enabled or 'none'}")
     if error:
         raise SaslError(f"error {error_name(error)}")
     exchange = login.exchange(secrets.token_urlsafe(18))
@@ -134,28 +125,13 @@ async def _authenticate(connection: TargetConnection, access: Access, login: Sas
     while True:
         body = len(message).to_bytes(4) + message
         response = await connection.ask(ApiKey.SASL_AUTHENTICATE, version, body)
-        error, at = read_int16(response, 0)
-        text, at = read_string(response, at)
-        if error != ErrorCode.NONE:
-            raise SaslError(f"error {error_name(error)}: {(text or b'').decode(errors='replace')}")
-        size, at = read_int32(response, at)
-        end = at + max(size, 0)
-        if version >= 1:
-            if end + 8 > len(response):
-                raise Truncated("session_lifetime_ms", end)
-            lifetime = int.from_bytes(response[end : end + 8], signed=True) / 1000
-            if lifetime > 0:
-                connection.expires_at = perf_counter() + lifetime * LIFETIME_USED
+        found = read(_AUTHENTICATE, ApiKey.SASL_AUTHENTICATE, version, response, 0, whole=False)
+        if error := found["error_code"]:
+            raise SaslError(f"error {error_name(error)}: {text_of(found['error_message'])}")
+        lifetime = found.get("session_lifetime_ms", 0) / 1000
+        if lifetime > 0:
+            connection.expires_at = perf_counter() + lifetime * LIFETIME_USED
         try:
-            message = exchange.send(response[at:end])
+            message = exchange.send(found["auth_bytes"] or b"")
         except StopIteration:
             return
-
-
-def _strings(response: bytes, at: int) -> list[str]:
-    count, at = read_count(response, at)
-    found = []
-    for _ in range(count or 0):
-        text, at = read_string(response, at)
-        found.append((text or b"").decode(errors="replace"))
-    return found

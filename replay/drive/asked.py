@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
-from proxy.protocol.fetch_request import parse_fetch_request
 from replay.drive.script import PlayedConnection, Script
 from replay.protocol.naming import named_partitions
 
@@ -68,10 +67,10 @@ def fetched(connection: PlayedConnection, names: Mapping[bytes, str]) -> dict[st
             found.setdefault(name, set()).add(partition)
     frames = {step.frame: step for step in connection.steps if step.api_key == ApiKey.FETCH}
     for step in islice(frames.values(), _SAMPLED):
-        request = parse_fetch_request(step.frame, step.version, step.body)
-        for key, block in request.listing.topics() if request.listing is not None else ():
-            partitions = np.frombuffer(block, request.layout.request_fields)["partition"]
-            found.setdefault(topic_name(request.layout, key, names), set()).update(partitions.tolist())
+        layout = LAYOUTS[step.version]
+        for key, block in step.listed():
+            partitions = np.frombuffer(block, layout.request_fields)["partition"]
+            found.setdefault(topic_name(layout, key, names), set()).update(partitions.tolist())
     return found
 
 
@@ -81,15 +80,15 @@ def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
     for step in script.different():
         if step.api_key != ApiKey.FETCH:
             continue
-        request = parse_fetch_request(step.frame, step.version, step.body)
-        for key, block in request.listing.topics() if request.listing is not None else ():
-            entries = np.frombuffer(block, request.layout.request_fields)
+        layout = LAYOUTS[step.version]
+        for key, block in step.listed():
+            entries = np.frombuffer(block, layout.request_fields)
             entries = entries[entries["partition"] < MAX_PARTITION]
-            topic = found.setdefault(topic_name(request.layout, key, names), Asked())
+            topic = found.setdefault(topic_name(layout, key, names), Asked())
             topic.add(entries["partition"].astype(np.intp), entries["offset"].astype(np.int64))
     for step in script.steps():
-        response = step.original.response
-        for key, partition, size, high_watermark in response.reads if response is not None else ():
+        reads = step.response.reads if step.response is not None else ()
+        for key, partition, size, high_watermark in reads:
             topic = found.get(topic_name(LAYOUTS[step.version], key, names), Asked())
             if size > 0:
                 topic.end(partition, high_watermark)
@@ -118,6 +117,5 @@ def nameless(script: Script) -> list[bytes]:
     found: set[bytes] = set()
     for step in script.different():
         if step.api_key == ApiKey.FETCH and LAYOUTS[step.version].topic_ids:
-            request = parse_fetch_request(step.frame, step.version, step.body)
-            found.update(request.listing.keys if request.listing is not None else ())
+            found.update(key for key, _ in step.listed())
     return sorted(found - script.topics.keys())

@@ -20,7 +20,7 @@ from replay.capture.files.outputs import why_not
 from replay.drive import security
 from replay.drive.access import Access
 from replay.drive.asked import nameless
-from replay.drive.compare import MOST_UNCOMPARED, Keeper, differs
+from replay.drive.compare import MOST_UNCOMPARED, differs
 from replay.drive.loading import load
 from replay.drive.options import DriveOptions
 from replay.drive.report import (
@@ -61,9 +61,8 @@ def run(options: DriveOptions) -> int:
     """Run ``drive`` and return the exit code."""
     if options.csv is not None and (why := why_not(options.csv)):
         raise ConfigError(f"--csv {options.csv}: {why}")
-    keeper = Keeper() if options.compare else None
     with Console(stderr=True).status("Reading captures ..."):
-        script, problems = load(options, None if keeper is None else keeper.keep)
+        script, problems = load(options)
     script.topics |= dict(options.topic_id)
     _report_absent_clients(script, options.client)
     if not script.connections:
@@ -80,7 +79,7 @@ def run(options: DriveOptions) -> int:
     if warning := security.warning(options):
         _say(warning)
     try:
-        report = _run(script, options, accesses, problems, keeper)
+        report = _run(script, options, accesses, problems)
     except TargetError as error:
         return _complain(str(error), EXIT_SILENT if isinstance(error, SilentError) else EXIT_FAILED)
     _report_nameless(script)
@@ -89,16 +88,12 @@ def run(options: DriveOptions) -> int:
 
 
 def _run(
-    script: Script,
-    options: DriveOptions,
-    accesses: tuple[Access, Access],
-    problems: list[str],
-    keeper: Keeper | None,
+    script: Script, options: DriveOptions, accesses: tuple[Access, Access], problems: list[str]
 ) -> DriveReport:
     if options.dry_run:
         return plan(script, options, problems)
     with _progress() as progress, asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(drive(script, options, progress, problems, keeper, accesses))
+        return runner.run(drive(script, options, progress, problems, accesses))
 
 
 @contextmanager

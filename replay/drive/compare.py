@@ -7,9 +7,9 @@ differ.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias, TypedDict
+from typing import Any, Final, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.protocol.api import ApiKey, ErrorCode, request_header
-from proxy.protocol.fetch_layout import LAYOUTS, SESSION, SESSION_VERSION
 from proxy.protocol.fetch_response import NO_ABORTED
+from proxy.protocol.messages import read
 from replay.capture.kafka.exchange import Exchange
 from replay.drive.asked import asked
 from replay.drive.differences import NOT_ALLOWED, Difference
@@ -27,7 +27,7 @@ from replay.drive.mapping import bounds_of
 from replay.drive.options import OffsetPolicy
 from replay.drive.script import PlayedConnection, Script, Step
 from replay.drive.side import ABSENT, UNSPOKEN, TargetSide
-from replay.drive.summaries import NO_VALUES, UNKNOWN, WHOLE, Summaries, Summary, can_be_read, numbers
+from replay.drive.summaries import NO_VALUES, UNKNOWN, WHOLE, Summary, can_be_read, numbers, summarize
 from replay.drive.target import Destination
 from replay.protocol.errors import error_name
 from replay.protocol.names import name_of
@@ -67,6 +67,7 @@ _RULES: Final[dict[int, tuple[_Rule, ...]]] = {
 _TOPIC_IDS_FROM: Final = {int(ApiKey.FETCH): 13, int(ApiKey.PRODUCE): 13}
 """The versions from which on topics are named by ids."""
 
+_FETCH: Final = "int32@0-14 int32 int32 max_bytes:int32 int8 int32@7+ session_epoch:int32@7+"
 _NOT_COORDINATOR: Final = 16
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _DENIED: Final = frozenset({29, 30, 31, 53})
@@ -87,6 +88,7 @@ UNCAPTURED: Final = "partitions whose first batch was not captured: its offset i
 INTERNAL: Final = "internal topics, which a cluster creates when it first needs them"
 REDIRECTED: Final = "partitions for which the target names another replica"
 
+_T = TypeVar("_T")
 OnFrame: TypeAlias = Callable[[bytes], None]
 Entry: TypeAlias = tuple[str, int]
 """A topic and a partition, or `WHOLE`; or "" and an API key."""
@@ -171,17 +173,15 @@ class Kept:
     correlation_id: int
     summary: Summary | None
     reason: str = ""
-    """Why there is no summary."""
 
 
 class Keeper:
-    """Reduces captured responses, for the script."""
+    """Reduces captured responses, for the script. Equal summaries and equal listings are one object."""
 
     def __init__(self) -> None:
-        self._summaries = Summaries()
+        self._known: dict[Any, Any] = {}
 
     def keep(self, item: Exchange, step: Step) -> Kept:
-        """Return what is kept of a captured exchange, for `Step.kept`."""
         summary = None
         if not item.response_time:
             reason = NO_RESPONSE
@@ -190,10 +190,15 @@ class Keeper:
         elif not item.response or item.response_missing:
             reason = CUT_RESPONSE
         else:
-            isolation_level, version = step.isolation_level, item.api_version
-            summary = self._summaries.read(item.api_key, version, isolation_level, item.response, keep=True)
+            summary = summarize(item.api_key, item.api_version, step.isolation_level, item.response)
             reason = NOT_PARSED if summary is None else ""
+        if summary is not None:
+            summary = self._one(replace(summary, listing=self._one(summary.listing)))
         return Kept(item.correlation_id, summary, reason)
+
+    def _one(self, value: _T) -> _T:
+        found: _T = self._known.setdefault(value, value)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +210,9 @@ class _Sent:
     step: Step
     captured: Summary
     place: Destination
-    full: bool = True
+    full: bool
     """Whether the response has all partitions: it is not of an incremental fetch."""
-    max_bytes: int = 0
+    max_bytes: int
     """The limit for the records in the response to a fetch."""
 
 
@@ -232,7 +237,6 @@ class Comparison:
     ) -> None:
         self._allowed = frozenset(allow) | (frozenset(Difference) - NOT_ALLOWED)
         self._used = script.versions
-        self._summaries = Summaries()
         self._target = side.target
         self._captured_names = script.topics
         here = {topic.topic_id: name for name, topic in side.target.topics.items()}
@@ -257,12 +261,11 @@ class Comparison:
 
     def sent(self, connection: PlayedConnection, place: Destination, step: Step, frame: bytes) -> OnFrame:
         """Return what to call with the response to a request: `step` as captured, `frame` as sent."""
-        full, max_bytes = _fetch_of(step, frame)
-        one = _sent(connection, step, place, full=full, max_bytes=max_bytes)
+        one = _sent(connection, step, place, frame)
         if one is None:
             reason = step.kept.reason if isinstance(step.kept, Kept) else NO_RESPONSE
             self._not_compared[step.api_key, reason] += 1
-            return _ignore
+            return lambda _: None
         self._waiting[step.api_key] += 1
         return partial(self._responded, one)
 
@@ -333,7 +336,7 @@ class Comparison:
     def _responded(self, one: _Sent, response: bytes) -> None:
         step = one.step
         self._waiting[step.api_key] -= 1
-        now = self._summaries.read(step.api_key, step.version, step.isolation_level, (response,))
+        now = summarize(step.api_key, step.version, step.isolation_level, (response,))
         if now is None:
             self._differences.clear()
             self._note(one, Difference.UNREADABLE, None, "parses", "does not parse")
@@ -509,7 +512,6 @@ class Comparison:
 
     @staticmethod
     def _resolved(step: Step, summary: Summary, names: Mapping[bytes, str]) -> tuple[Listed, Entries]:
-        """Return what a summary lists, and its rows, with the names of topics."""
         by_id = step.version >= _TOPIC_IDS_FROM.get(step.api_key, step.version + 1)
 
         def name(key: bytes) -> str:
@@ -554,13 +556,18 @@ class Comparison:
         self._rows.setdefault(api_key, Counter())[worst] += 1
 
 
-def _sent(
-    connection: PlayedConnection, step: Step, place: Destination, *, full: bool = True, max_bytes: int = 0
-) -> _Sent | None:
-    """Return a request with its captured response. Return None if this response can't be compared."""
+def _sent(connection: PlayedConnection, step: Step, place: Destination, frame: bytes = b"") -> _Sent | None:
+    """Return a request with its captured response. Return None if this response can't be compared.
+
+    `frame` is the request as sent, or empty if it can't be sent.
+    """
     kept = step.kept
     if not isinstance(kept, Kept) or kept.summary is None:
         return None
+    full, max_bytes = True, 0
+    if frame and step.api_key == ApiKey.FETCH:
+        found = read(_FETCH, ApiKey.FETCH, step.version, frame, request_header(frame, 4)[-1], whole=False)
+        full, max_bytes = found.get("session_epoch", 0) <= 0, found["max_bytes"]
     return _Sent(
         connection=connection,
         correlation_id=kept.correlation_id,
@@ -570,23 +577,6 @@ def _sent(
         full=full,
         max_bytes=max_bytes,
     )
-
-
-def _ignore(_: bytes) -> None:
-    """Take a response that is not compared."""
-
-
-def _fetch_of(step: Step, frame: bytes) -> tuple[bool, int]:
-    """Return whether the response has all partitions, and the fetch's max_bytes (0 for other requests)."""
-    if step.api_key != ApiKey.FETCH:
-        return True, 0
-    layout = LAYOUTS[step.version]
-    body = request_header(frame, 4)[-1]
-    limit = body + layout.request_limits + 8  # after max_wait_ms and min_bytes
-    max_bytes = int.from_bytes(frame[limit : limit + 4], signed=True)
-    if step.version < SESSION_VERSION:
-        return True, max_bytes
-    return SESSION.unpack_from(frame, body + layout.request_session)[1] <= 0, max_bytes
 
 
 def _shifted(script: Script, side: TargetSide, policy: OffsetPolicy) -> dict[str, npt.NDArray[np.bool_]]:
@@ -614,7 +604,6 @@ def _lists(listed: Listed, entry: tuple[str, int]) -> bool:
 
 
 def _first_if_whole(entries: npt.NDArray[np.int32]) -> list[int]:
-    """Return the numbers of entries. If the first number is `WHOLE`, return only this one."""
     found: list[int] = entries.tolist()
     return found[:1] if found[:1] == [WHOLE] else found
 
@@ -670,15 +659,16 @@ def render_comparison(figures: CompareFigures) -> RenderableType:
     return Group(*lines)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+def plain_table(*columns: str) -> Table:
+    """Return a table without lines, whose columns are numbers except the first one. "" has no title."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(columns))
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if column and place else "left")
     return table
 
 
 def _by_api(figures: CompareFigures) -> Table:
-    table = _table("", "compared", "same", "allowed", "not allowed")
+    table = plain_table("", "compared", "same", "allowed", "not allowed")
     for row in figures["apis"]:
         counts = (row["compared"], row["same"], row["allowed"], row["not_allowed"])
         table.add_row(f"  {row['api']}", *map(number, counts))
@@ -686,7 +676,7 @@ def _by_api(figures: CompareFigures) -> Table:
 
 
 def _differences(rows: Iterable[DifferenceRow]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
+    table = plain_table()
     for row in rows:
         table.add_row(f"  {row['api']}", f"{row['difference']}: {number(row['count'])}")
         first = {_place(each): each for each in reversed(row["examples"])}

@@ -1,28 +1,21 @@
 """Reads capture files, and makes the list of requests to send."""
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Iterator
 
-import pyarrow as pa
-
-from replay.capture.files.counts import FileCounts
 from replay.capture.files.secrets import load as load_secrets
-from replay.capture.files.sources import expand, plan
+from replay.capture.files.sources import expand, whole
 from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections
 from replay.capture.kafka.pairing import Keep
-from replay.capture.packets.segments import read
+from replay.capture.packets.segments import counts_in, read
 from replay.capture.packets.tcp import Filter
+from replay.drive.compare import Keeper
 from replay.drive.options import DriveOptions
-from replay.drive.script import Script, ScriptMaker, Step
+from replay.drive.script import Script, ScriptMaker
 from replay.protocol.errors import SCHEMAS
 
-_ONE_SHARE: Final = 1 << 62
 
-
-def load(
-    options: DriveOptions, keep: Callable[[Exchange, Step], object] | None = None
-) -> tuple[Script, list[str]]:
+def load(options: DriveOptions) -> tuple[Script, list[str]]:
     """Read captures, and make a script of the requests to send.
 
     Returns:
@@ -32,7 +25,8 @@ def load(
         InputError: an input that the user named does not exist or has no capture, or a key log can't be read
             or has no secrets.
     """
-    maker = ScriptMaker(options.include, frozenset(options.client), keep)
+    keep = Keeper().keep if options.compare else None
+    maker = ScriptMaker(options.include, options.client, keep)
     problems: list[str] = []
     for item in _items(options, problems):
         maker.add(item)
@@ -47,16 +41,8 @@ def _items(options: DriveOptions, problems: list[str]) -> Iterator[Exchange | Co
     ports = frozenset(options.port)
     keep = Keep(requests=True, responses=READ | SCHEMAS.keys())
     connections = Connections(ports=ports, keep=keep, secrets=secrets)
-    for share in plan(sources, _ONE_SHARE):
-        for batch in read(share, Filter(ports=ports)):
-            for file in _files(batch):
-                problems += [f"{file.file}: {problem}" for problem in file.problems]
-            yield from connections.feed(batch)
+    for batch in read(whole(sources), Filter(ports=ports)):
+        if (file := counts_in(batch)) is not None:
+            problems += [f"{file.file}: {problem}" for problem in file.problems]
+        yield from connections.feed(batch)
     yield from connections.end()
-
-
-def _files(batch: pa.RecordBatch) -> Iterator[FileCounts]:
-    keys = batch.column("connection")
-    for place, key in enumerate(keys.to_pylist()):
-        if not key:
-            yield FileCounts.from_json(batch.column("payload")[place].as_py())

@@ -13,24 +13,19 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout
-from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
-from proxy.protocol.primitives import (
-    UUID_BYTES,
-    Truncated,
-    read_compact_count,
-    read_compact_string,
-    read_count,
-    read_string,
-    skip_tags,
-)
+from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
+from proxy.protocol.fetch_request import FetchRequest, build_fetch_request, parse_fetch_request
+from proxy.protocol.messages import read, splice
+from proxy.protocol.schemas import METADATA_REQUEST
 from replay.drive.asked import HIGHEST, Asked, Offsets, topic_name
 from replay.drive.options import OffsetPolicy
 from replay.drive.reads import Place, Reads
 from replay.drive.script import Step
 from replay.drive.topics import Topic
+from replay.protocol.names import text_of
 
 _NO_EPOCH: Final = -1
+_CREATION: Final = frozenset({"topics", "allow_auto_topic_creation"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +44,25 @@ class Overrides:
     max_wait_ms: int | None = None
     min_bytes: int | None = None
     read_to_captured: bool = False
-    """Whether reads end where the captured ones ended."""
 
 
 @dataclass(slots=True, eq=False)
 class MappedFetch:
     """A fetch translated for the target, except its session."""
 
-    layout: FetchLayout
-    head: bytes
-    """The bytes from the API key up to the session id (not included), with correlation id 0. v4 to v6 have no
-    session id: up to the topics."""
+    request: FetchRequest
+    """The captured one, with correlation id 0 and the limits for the target."""
     topics: list[tuple[bytes, bytes]]
     """The elements: each with its key and its entries, as on the wire."""
     forgotten: list[tuple[bytes, bytes]]
     """The elements: each with its key and its partitions, 4 bytes each."""
-    tail: bytes
-    """Rack and tags."""
     _entries: "list[tuple[tuple[bytes, bytes], bytes]] | None" = None
 
     @property
     def entries(self) -> "list[tuple[tuple[bytes, bytes], bytes]]":
         """The entries of `topics`, each with its key and partition. All sessions use these same objects."""
         if self._entries is None:
-            size = self.layout.request_entry
+            size = self.request.layout.request_entry
             self._entries = [
                 ((key, block[at : at + 4]), block[at : at + size])
                 for key, block in self.topics
@@ -93,24 +83,10 @@ class MappedFetch:
         The session id and epoch are ignored below v7. `forgets` tells whether the frame has the forgotten
         partitions.
         """
-        layout = self.layout
-        forgotten = self.forgotten if forgets else []
-        elements = [*_elements(layout, self.topics if listed is None else listed, layout.request_entry)]
-        parts = [self.head]
-        if layout.version >= SESSION_VERSION:
-            parts += (session_id.to_bytes(4, signed=True), session_epoch.to_bytes(4, signed=True))
-        parts += (layout.count(len(elements)), *elements)
-        if layout.version >= SESSION_VERSION:
-            elements = [*_elements(layout, forgotten, 4)]
-            parts += (layout.count(len(elements)), *elements)
-        parts.append(self.tail)
-        content = b"".join(parts)
-        return len(content).to_bytes(4) + content
-
-
-def _elements(layout: FetchLayout, topics: Iterable[tuple[bytes, bytes]], size: int) -> Iterable[bytes]:
-    end = b"\x00" if layout.flexible else b""
-    return (layout.prefix(key, len(block) // size) + block + end for key, block in topics)
+        topics = self.topics if listed is None else listed
+        forgotten = self.forgotten if forgets else ()
+        session = session_id, session_epoch
+        return build_fetch_request(self.request, self.request.layout, session, topics, forgotten)
 
 
 class FetchMapping:
@@ -157,7 +133,7 @@ class FetchMapping:
 
     def reads(self, step: Step) -> Reads | None:
         """Return what the captured response to a fetch had. None if that is not known, or not to be kept."""
-        response = step.original.response
+        response = step.response
         if not self._overrides.read_to_captured or response is None or response.error_code:
             return None
         found: dict[Place, int] = {}
@@ -168,9 +144,7 @@ class FetchMapping:
 
     def nameless(self, step: Step) -> bool:
         """Return whether a fetch lists only topic ids for which the capture has no name."""
-        request = parse_fetch_request(step.frame, step.version, step.body)
-        listed = request.listing.keys if request.listing is not None else ()
-        return request.layout.topic_ids and self._names.keys().isdisjoint(listed)
+        return LAYOUTS[step.version].topic_ids and self._names.keys().isdisjoint(dict(step.listed()))
 
     def _map(self, step: Step, node_id: int | None) -> MappedFetch | None:
         request = parse_fetch_request(step.frame, step.version, step.body)
@@ -187,7 +161,8 @@ class FetchMapping:
         forgotten = [*self._forgotten(request)]
         if request.partitions and not topics and step.session_epoch <= 0:
             return None
-        return MappedFetch(layout, self._head(request), topics, forgotten, step.frame[request.tail :])
+        wait, least = self._overrides.max_wait_ms, self._overrides.min_bytes
+        return MappedFetch(request.with_limits(max_wait_ms=wait, min_bytes=least), topics, forgotten)
 
     def _entries(
         self, layout: FetchLayout, name: str, topic: Topic, block: bytes, node_id: int | None
@@ -231,16 +206,6 @@ class FetchMapping:
             topic = self._topics.get(topic_name(request.layout, key, self._names))
             if topic is not None:
                 yield (topic.topic_id if request.layout.topic_ids else key), partitions
-
-    def _head(self, request: FetchRequest) -> bytes:
-        layout, body = request.layout, request.body
-        end = body + layout.request_head - (8 if layout.version >= SESSION_VERSION else 0)
-        head = bytearray(request.frame[:end])
-        at = body + (4 if layout.version < 15 else 0)  # replica_id comes first up to v14
-        for number, value in enumerate((self._overrides.max_wait_ms, self._overrides.min_bytes)):
-            if value is not None:
-                head[at + 4 * number : at + 4 * number + 4] = value.to_bytes(4)
-        return bytes(head[4:])
 
 
 def bounds_of(
@@ -302,18 +267,8 @@ def without_creation(step: Step, topics: Iterable[str]) -> bytes | None:
         ProtocolError: the request does not parse.
     """
     frame, version = step.frame, step.version
-    flexible = version >= 9
-    count, at = (read_compact_count if flexible else read_count)(frame, step.body)
-    have, wanted = set(topics), set()
-    for _ in range(count or 0):
-        if version >= 10:
-            at += UUID_BYTES
-        name, at = (read_compact_string if flexible else read_string)(frame, at)
-        wanted.add((name or b"").decode(errors="replace"))
-        if flexible:
-            _, at = skip_tags(frame, at)
+    found = read(METADATA_REQUEST, step.api_key, version, frame, step.body, only=_CREATION, whole=False)
     if version < 4:
-        return frame if wanted <= have else None
-    if at >= len(frame):
-        raise Truncated("allow_auto_topic_creation", at)
-    return frame[:at] + b"\x00" + frame[at + 1 :]
+        wanted = {text_of(topic["name"]) for topic in found["topics"] or ()}
+        return frame if wanted <= set(topics) else None
+    return splice(frame, found.edits(allow_auto_topic_creation=False))

@@ -278,7 +278,6 @@ Ctrl-C or SIGTERM
         help="also send requests of these Kafka APIs: Produce, OffsetCommit ...; "
         "docs/reference/drive-writes.md says what they do to the target",
     )
-    """The keys of APIs to send in addition to the APIs that only read."""
     keep_ids: bool = on(
         help="with --include: change the captured groups and transactional ids, in place of own ones "
         "(NAME-replay); this disturbs live groups, and fences live producers",
@@ -310,7 +309,6 @@ Ctrl-C or SIGTERM
 
     @property
     def protocols(self) -> tuple[str, str]:
-        """The security protocols of --target and --against."""
         return self.security_protocol, self.against_security_protocol or self.security_protocol
 
     def check(self, given: Mapping[str, Given]) -> None:

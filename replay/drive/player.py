@@ -77,7 +77,6 @@ class _Copy:
     """The places of the writes that are done in this round: they got a response, or never will."""
     first_unwritten: int = 0
     progress: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a write is done."""
 
     def begin(self, absent: Iterable[int]) -> None:
         """Begin a round. `absent` are the writes that are not played."""
@@ -152,7 +151,6 @@ class Player:
         self._absent = set(writes).difference(step.write for step in steps)
         self.total = len(steps) * copies * rounds
         self.sent = 0
-        """Steps that were sent to every side."""
         self.left_out: Counter[LeftOut] = Counter()
         """Steps that could not be played, for reasons that show only during the run."""
         self.errors: Counter[str] = Counter()
@@ -170,7 +168,6 @@ class Player:
         return Counter({each: -(-count // times) for each, count in self.left_out.items()})
 
     async def play(self) -> None:
-        """Play all rounds of the script, or until the pace is stopped."""
         began = perf_counter()
         for _ in range(self._rounds):
             if self._pace.stopped:
@@ -291,16 +288,7 @@ class Player:
                 watch = None
                 if self._on_sent is not None and step.has_response:
                     watch = self._on_sent(line.captured, line.places[number], step, frame)
-                receive = partial(
-                    _receive,
-                    self._sides[number],
-                    live.address,
-                    step,
-                    built[1],
-                    line.copy if number == 0 else None,
-                    line.copy.identities[number],
-                    watch,
-                )
+                receive = partial(self._receive, line, number, step, built[1], watch)
                 self._sides[number].tally.sent(step.api_key, len(frame))
                 if step.api_key in COORDINATED and step.has_response:
                     await self._coordinated(self._sides[number], live, step, frame, receive)
@@ -311,6 +299,36 @@ class Player:
             line.sent.append(step.write)
             if not step.has_response:
                 line.copy.wrote(step.write)
+
+    def _receive(
+        self,
+        line: _LiveConnection,
+        number: int,
+        step: Step,
+        session: Session | None,
+        watch: Callable[[bytes], None] | None,
+        frame: bytes,
+        seconds: float,
+    ) -> None:
+        """Count a response and its errors. Update the session of its fetch, and the ids."""
+        side = self._sides[number]
+        line.copy.identities[number].learn(step, frame)
+        if number == 0 and step.write >= 0:
+            line.copy.wrote(step.write)
+        if watch is not None:
+            watch(frame)
+        side.heard[line.places[number].address] = perf_counter()
+        side.tally.answered(step.api_key, len(frame), seconds)
+        if step.api_key != ApiKey.FETCH:
+            side.tally.failed(step.api_key, read_errors(step.api_key, step.version, (frame,)))
+            return
+        response = read_fetch(step.version, step.isolation_level, (frame,))
+        side.tally.fetched(response)
+        if session is not None:
+            if response is None:
+                session.responded(-1, 0)
+            else:
+                session.responded(response.error_code, response.session_id)
 
     async def _connect(self, side: int, place: Destination) -> TargetConnection:
         live = await self._sides[side].target.access.connect(place.address)
@@ -348,38 +366,7 @@ class Player:
 def _passes(side: TargetSide, step: Step, response: bytes) -> bool:
     """Return whether a response has only an error that passes by itself, and that was not captured."""
     errors = read_errors(step.api_key, step.version, (response,))
-    captured = step.original.errors or Errors()
+    captured = step.errors or Errors()
     now = set() if errors is None else {*errors.whole, *errors.entries}
     passing = _PASSING if len(side.target.brokers) > 1 else _PASSING | {_NOT_COORDINATOR}
     return bool(now & passing and not now & {*captured.whole, *captured.entries})
-
-
-def _receive(
-    side: TargetSide,
-    address: Address,
-    step: Step,
-    session: Session | None,
-    copy: _Copy | None,
-    identities: Identities,
-    watch: Callable[[bytes], None] | None,
-    frame: bytes,
-    seconds: float,
-) -> None:
-    """Count a response and its errors. Update the session of its fetch, and the ids."""
-    identities.learn(step, frame)
-    if copy is not None and step.write >= 0:
-        copy.wrote(step.write)
-    if watch is not None:
-        watch(frame)
-    side.heard[address] = perf_counter()
-    side.tally.answered(step.api_key, len(frame), seconds)
-    if step.api_key != ApiKey.FETCH:
-        side.tally.failed(step.api_key, read_errors(step.api_key, step.version, (frame,)))
-        return
-    response = read_fetch(step.version, step.isolation_level, (frame,))
-    side.tally.fetched(response)
-    if session is not None:
-        if response is None:
-            session.responded(-1, 0)
-        else:
-            session.responded(response.error_code, response.session_id)

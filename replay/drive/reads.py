@@ -6,6 +6,7 @@ again.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from proxy.protocol.fetch_layout import LAYOUTS
@@ -18,28 +19,17 @@ _OFFSET_BYTES: Final = 8
 _MAX_BYTES: Final = 4
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Reads:
-    """What a captured response had, to limit the entries of its fetch.
+    """What a captured response had, to limit the entries of its fetch."""
 
-    Args:
-        found: the record bytes of each partition that had records. -1 for a partition that had an error, or
-            that sent the client elsewhere.
-        growing: the partitions to which the run writes.
-    """
-
-    def __init__(
-        self,
-        version: int,
-        found: Mapping[Place, int],
-        topics: Mapping[bytes, Topic],
-        growing: Mapping[bytes, frozenset[int]],
-    ) -> None:
-        layout = LAYOUTS[version]
-        self.found = found
-        self._topics = topics
-        self._growing = growing
-        self._offset = layout.request_offset
-        self._limit = layout.request_entry - _MAX_BYTES - layout.flexible  # tags follow in flexible versions
+    version: int
+    found: Mapping[Place, int]
+    """The record bytes of each partition that had records. -1 for a partition that had an error, or that sent
+    the client elsewhere."""
+    topics: Mapping[bytes, Topic]
+    growing: Mapping[bytes, frozenset[int]]
+    """The partitions to which the run writes."""
 
     def limited(self, place: Place, entry: bytes) -> bytes:
         """Return an entry that reads what the captured response had, and no more.
@@ -48,20 +38,20 @@ class Reads:
         the limit of the partition.
         """
         key, partition = place[0], int.from_bytes(place[1])
-        topic = self._topics.get(key)
+        topic = self.topics.get(key)
         size = self.found.get(place, 0)
         if size < 0 or topic is None or partition >= topic.partitions:
             return entry
-        growing = partition in self._growing.get(key, ())
-        at = self._offset
-        offset, end = (
-            int.from_bytes(entry[at : at + _OFFSET_BYTES], signed=True),
-            int(topic.latest[partition]),
-        )
+        growing = partition in self.growing.get(key, ())
+        layout = LAYOUTS[self.version]
+        at = layout.request_offset
+        offset = int.from_bytes(entry[at : at + _OFFSET_BYTES], signed=True)
+        end = int(topic.latest[partition])
         if size:
             if not growing and offset >= end:
                 return entry  # there is nothing to read
-            return entry[: self._limit] + size.to_bytes(_MAX_BYTES) + entry[self._limit + _MAX_BYTES :]
+            limit = layout.request_entry - _MAX_BYTES - layout.flexible  # tags follow in flexible versions
+            return entry[:limit] + size.to_bytes(_MAX_BYTES) + entry[limit + _MAX_BYTES :]
         if growing or not topic.earliest[partition] <= offset < end:
             return entry
         return entry[:at] + end.to_bytes(_OFFSET_BYTES) + entry[at + _OFFSET_BYTES :]

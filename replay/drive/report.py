@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.protocol.api import ApiKey
-from replay.drive.compare import CompareFigures, render_comparison
-from replay.drive.saving import DriveSaving
+from replay.drive.compare import CompareFigures, plain_table, render_comparison
+from replay.drive.saving import SavingFigures
 from replay.drive.script import LeftOut, Script
 from replay.drive.tally import PERCENTILES, DriveTotals, RequestCounts, percentile
 from replay.protocol.errors import error_name
@@ -43,7 +43,6 @@ class ApiFigures(TypedDict):
     errors: dict[str, int]
     """Responses by the error code of the whole response."""
     partition_errors: dict[str, int]
-    """Entries in responses by error code: of partitions, topics, groups or members."""
     unreadable: int
     latency_ms: dict[str, float]
     """p50, p90, p99 and max. In the side "capture", they were measured at the place of the capture."""
@@ -58,22 +57,6 @@ class LeftOutRow(TypedDict):
     api: str
     reason: str
     requests: int
-
-
-class SavingFigures(TypedDict):
-    """Fetch bytes between gateway and broker, and the bytes of the same fetches sent without a gateway."""
-
-    gateway_request_bytes: int
-    gateway_response_bytes: int
-    gateway_record_bytes: int
-    direct_request_bytes: int
-    direct_response_bytes: int
-    direct_record_bytes: int
-    saved_bytes: int
-    saved_ratio: float
-    other_clients: bool
-    """Whether the gateway counted other fetch bytes than this run exchanged with it. It has then served other
-    clients, whose traffic its figures include, or responses of this run were lost."""
 
 
 class Settings(TypedDict):
@@ -128,13 +111,11 @@ class DriveReport(TypedDict):
     led_elsewhere: dict[str, int]
     """The same, because another broker of the target leads the partition."""
     timed_out: bool
-    """Whether a broker did not respond in time."""
     connection_errors: dict[str, int]
     figures: list[ApiFigures]
     saving: SavingFigures | None
     """None without --against, or if a side has responded to no fetch."""
     compare: CompareFigures | None
-    """None without --compare."""
     problems: list[str]
 
 
@@ -195,21 +176,6 @@ def left_out_rows(left_out: Mapping[LeftOut, int]) -> list[LeftOutRow]:
     ]
 
 
-def saving_figures(saving: DriveSaving) -> SavingFigures:
-    """Return the saving in the form of the report."""
-    return {
-        "gateway_request_bytes": saving.gateway.broker_request,
-        "gateway_response_bytes": saving.gateway.broker_response,
-        "gateway_record_bytes": saving.gateway.broker_records,
-        "direct_request_bytes": saving.direct_request,
-        "direct_response_bytes": saving.direct_response,
-        "direct_record_bytes": saving.direct_records,
-        "saved_bytes": saving.saved_bytes,
-        "saved_ratio": saving.saved_ratio,
-        "other_clients": saving.others,
-    }
-
-
 _COLUMNS: Final = (
     *("side", "api", "sent", "answered", "request_bytes", "response_bytes", "record_bytes"),
     *("partitions_answered", "failed", "errors", "partition_errors", "unreadable"),
@@ -220,19 +186,13 @@ _COLUMNS: Final = (
 def to_csv(report: DriveReport) -> str:
     """Return the figures as a CSV table, one row for each side and API. All runs have the same columns."""
     out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    writer = csv.DictWriter(out, _COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
     for row in report["figures"]:
         seconds = report["captured_seconds"] if row["side"] == CAPTURE else report["seconds"]
-        writer.writerow(
-            [
-                *(row["side"], row["api"], row["sent"], row["answered"], row["request_bytes"]),
-                *(row["response_bytes"], row["record_bytes"], row["partitions_answered"], row["failed"]),
-                *(_coded(row["errors"]), _coded(row["partition_errors"]), row["unreadable"]),
-                *row["latency_ms"].values(),
-                round(seconds, 3),
-            ]
-        )
+        errors = {"errors": _coded(row["errors"]), "partition_errors": _coded(row["partition_errors"])}
+        latency = {f"latency_ms_{name}": value for name, value in row["latency_ms"].items()}
+        writer.writerow({**row, **errors, **latency, "seconds": round(seconds, 3)})
     return out.getvalue()
 
 
@@ -265,7 +225,7 @@ def _headline(report: DriveReport) -> Text:
 
 def _failures(report: DriveReport) -> list[Text]:
     lines = []
-    for side in (name for name in report["lost"]):
+    for side in report["lost"]:
         rows = [row for row in report["figures"] if row["side"] == side and row["api"] != ALL]
         failed = [
             f"{number(row['failed'])} of {number(row['answered'])} {row['api']}"
@@ -278,12 +238,9 @@ def _failures(report: DriveReport) -> list[Text]:
 
 
 def _sides(report: DriveReport) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     sides = list(dict.fromkeys(row["side"] for row in report["figures"]))
     rows = {(row["side"], row["api"]): row for row in report["figures"]}
-    table.add_column("")
-    for side in sides:
-        table.add_column(side, justify="right")
+    table = plain_table("", *sides)
     for api, title in ((ALL, "all requests"), (FETCH, "fetches")):
         found = [rows.get((side, api)) for side in sides]
         if any(found):
@@ -422,10 +379,7 @@ def render_plan(report: DriveReport, versions: Mapping[tuple[str, int], tuple[in
     `versions` has the requests of one copy of the capture, and their bytes, by API and version.
     """
     settings = report["settings"]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("API")
-    for name in ("version", "requests", "bytes"):
-        table.add_column(name, justify="right")
+    table = plain_table("API", "version", "requests", "bytes")
     for (api, version), (count, sent) in sorted(versions.items()):
         table.add_row(api, str(version), number(count), size(sent))
     times = settings["connections"] * settings["loop"]

@@ -6,26 +6,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import floor
-from typing import Final, TypedDict
+from typing import Final
 
 from proxy.protocol.api import ApiKey
 from proxy.version import VERSION
 from replay.drive.access import Access
 from replay.drive.asked import asked, fetched, nameless, needed
-from replay.drive.compare import Comparison, Keeper
+from replay.drive.compare import Comparison
 from replay.drive.mapping import Overrides
 from replay.drive.options import TO_CAPTURED, DriveOptions, OffsetPolicy
 from replay.drive.pacing import Ceiling, Pace
 from replay.drive.player import Player
 from replay.drive.report import (
     CAPTURE,
-    ApiFigures,
     DriveReport,
     Settings,
     figures,
     left_out_ratio,
     left_out_rows,
-    saving_figures,
 )
 from replay.drive.saving import measured, scrape, settled
 from replay.drive.script import READS, PlayedConnection, Script, captured
@@ -97,10 +95,9 @@ async def drive(
     options: DriveOptions,
     progress: Progress,
     problems: Sequence[str],
-    keeper: Keeper | None = None,
     accesses: tuple[Access, Access] = PLAIN,
 ) -> DriveReport:
-    """Play a script, and compare responses with what `keeper` has kept of the captured ones, if there is one.
+    """Play a script. Compare responses with what a `Keeper` has kept of the captured ones, if that is wanted.
 
     Raises:
         TargetError: a target can't be reached, is not a Kafka broker, or can't create a topic; nothing was
@@ -110,7 +107,7 @@ async def drive(
     routes = _routes(script, sides)
     connections, unplayed = playable(script.connections, sides, routes, script.earlier)
     comparison = None
-    if keeper is not None:
+    if options.compare:
         comparison = Comparison(script, sides[0], routes, connections, options.policy, options.allow)
     pace = Pace(options.speed, None if options.rate is None else Ceiling(options.rate))
     player = Player(
@@ -133,21 +130,19 @@ async def drive(
         counted = await settled(admin) - before
         if all(side.tally.of(ApiKey.FETCH).answered for side in sides):
             saving = measured(counted, sides[0].tally, sides[1].tally)
-    played = _played(player, pace, sides)
-    return {
-        **plan(script, options, problems),
-        **played,
-        "figures": figures(CAPTURE, captured(player.connections)) + played["figures"],
-        "interrupted": bool(stopped_by),
-        "stopped_by": stopped_by,
-        "stopped_at": None
-        if player.stopped_at is None
-        else _whole_microseconds(script.start + player.stopped_at),
-        "left_out": left_out_rows(script.left_out + unplayed + player.left_out),
-        "left_out_ratio": left_out_ratio(script, script.left_out + unplayed + player.missed),
-        "saving": None if saving is None else saving_figures(saving),
-        "compare": None if comparison is None else comparison.figures(options.connections * options.loop),
-    }
+    report = plan(script, options, problems)
+    _add_run(report, player, pace, sides)
+    report["interrupted"] = bool(stopped_by)
+    report["stopped_by"] = stopped_by
+    if player.stopped_at is not None:
+        # Rounded down: after the request at this time, a run that goes on would leave it out.
+        report["stopped_at"] = floor((script.start + player.stopped_at) * 1e6) / 1e6
+    report["left_out"] = left_out_rows(script.left_out + unplayed + player.left_out)
+    report["left_out_ratio"] = left_out_ratio(script, script.left_out + unplayed + player.missed)
+    report["saving"] = saving
+    if comparison is not None:
+        report["compare"] = comparison.figures(options.connections * options.loop)
+    return report
 
 
 async def _sides(script: Script, options: DriveOptions, accesses: tuple[Access, Access]) -> list[TargetSide]:
@@ -240,53 +235,30 @@ async def _play(player: Player, pace: Pace, options: DriveOptions, progress: Pro
     return received[0] if received else ""
 
 
-def _whole_microseconds(at: float) -> float:
-    """Round a time down. After the request at this time, a run that goes on would leave it out."""
-    return floor(at * 1e6) / 1e6
-
-
 async def _report_progress(player: Player, progress: Progress) -> None:
     while True:
         progress(player.sent, player.total)
         await asyncio.sleep(PROGRESS_SECONDS)
 
 
-class _Played(TypedDict):
-    """The fields of the report that are known only after the replay."""
-
-    connections: int
-    planned: int
-    seconds: float
-    sent: int
-    lost: dict[str, int]
-    behind_seconds: float
-    created_topics: dict[str, int]
-    missing_topics: dict[str, int]
-    led_elsewhere: dict[str, int]
-    timed_out: bool
-    connection_errors: dict[str, int]
-    figures: list[ApiFigures]
-
-
-def _played(player: Player, pace: Pace, sides: Iterable[TargetSide]) -> _Played:
+def _add_run(report: DriveReport, player: Player, pace: Pace, sides: Iterable[TargetSide]) -> None:
     missing: Counter[str] = Counter()
     elsewhere: Counter[str] = Counter()
     created: dict[str, int] = {}
+    report["figures"] = figures(CAPTURE, captured(player.connections))
     for side in sides:
         created |= side.target.created
         missing |= side.fetches.missing
         elsewhere |= side.fetches.elsewhere
-    return {
-        "connections": sum(bool(each.steps) for each in player.connections),
-        "planned": player.total,
-        "seconds": round(player.seconds, 3),
-        "sent": player.sent,
-        "lost": {side.name: side.lost for side in sides},
-        "behind_seconds": round(pace.behind, 3),
-        "created_topics": dict(sorted(created.items())),
-        "missing_topics": dict(sorted(missing.items())),
-        "led_elsewhere": dict(sorted(elsewhere.items())),
-        "timed_out": player.timed_out,
-        "connection_errors": dict(player.errors.most_common()),
-        "figures": [row for side in sides for row in figures(side.name, side.tally)],
-    }
+        report["lost"][side.name] = side.lost
+        report["figures"] += figures(side.name, side.tally)
+    report["connections"] = sum(bool(each.steps) for each in player.connections)
+    report["planned"] = player.total
+    report["seconds"] = round(player.seconds, 3)
+    report["sent"] = player.sent
+    report["behind_seconds"] = round(pace.behind, 3)
+    report["created_topics"] = dict(sorted(created.items()))
+    report["missing_topics"] = dict(sorted(missing.items()))
+    report["led_elsewhere"] = dict(sorted(elsewhere.items()))
+    report["timed_out"] = player.timed_out
+    report["connection_errors"] = dict(player.errors.most_common())

@@ -30,7 +30,6 @@ class SaslCredentials:
     """A user's name and password, and the SASL mechanism that uses them."""
 
     mechanism: str
-    """One of `MECHANISMS`."""
     username: str
     password: str = field(repr=False)
     _salted: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False, compare=False)

@@ -5,7 +5,7 @@ import re
 import urllib.request
 from dataclasses import dataclass, fields
 from http.client import HTTPException
-from typing import Final, Self
+from typing import Final, Self, TypedDict
 from urllib.error import HTTPError
 
 from proxy.addresses import Address
@@ -44,35 +44,22 @@ class GatewayCounters:
         return GatewayCounters(**{name: getattr(self, name) - getattr(before, name) for name in names})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriveSaving:
+class SavingFigures(TypedDict):
     """Fetch bytes between gateway and broker, and the bytes of the same fetches without a gateway."""
 
-    gateway: GatewayCounters
-    direct_request: int
-    direct_response: int
-    direct_records: int
-    others: bool
+    gateway_request_bytes: int
+    gateway_response_bytes: int
+    gateway_record_bytes: int
+    direct_request_bytes: int
+    direct_response_bytes: int
+    direct_record_bytes: int
+    saved_bytes: int
+    """Negative if the gateway cost more than it saved."""
+    saved_ratio: float
+    """The saved share of the direct bytes."""
+    other_clients: bool
     """Whether the gateway counted other fetch bytes than this run exchanged with it. It has then served other
-    clients as well, or responses of this run were lost."""
-
-    @property
-    def gateway_bytes(self) -> int:
-        return self.gateway.broker_request + self.gateway.broker_response + self.gateway.broker_probes
-
-    @property
-    def direct_bytes(self) -> int:
-        return self.direct_request + self.direct_response
-
-    @property
-    def saved_bytes(self) -> int:
-        """Negative if the gateway cost more than it saved."""
-        return self.direct_bytes - self.gateway_bytes
-
-    @property
-    def saved_ratio(self) -> float:
-        """The saved share of the direct bytes."""
-        return self.saved_bytes / self.direct_bytes if self.direct_bytes else 0.0
+    clients, whose traffic its figures include, or responses of this run were lost."""
 
 
 def read_counters(exposition: str) -> GatewayCounters:
@@ -135,13 +122,20 @@ async def settled(admin: Address) -> GatewayCounters:
     return counters
 
 
-def measured(counted: GatewayCounters, through: DriveTotals, direct: DriveTotals) -> DriveSaving:
+def measured(counted: GatewayCounters, through: DriveTotals, direct: DriveTotals) -> SavingFigures:
     """Compare a gateway's counters of a run with the bytes that the run sent through it and directly."""
     own, other = through.of(ApiKey.FETCH), direct.of(ApiKey.FETCH)
-    return DriveSaving(
-        gateway=counted,
-        direct_request=other.request_bytes,
-        direct_response=other.response_bytes,
-        direct_records=other.record_bytes,
-        others=(counted.client_request, counted.client_response) != (own.request_bytes, own.response_bytes),
-    )
+    direct_bytes = other.request_bytes + other.response_bytes
+    saved = direct_bytes - counted.broker_request - counted.broker_response - counted.broker_probes
+    own_bytes = own.request_bytes, own.response_bytes
+    return {
+        "gateway_request_bytes": counted.broker_request,
+        "gateway_response_bytes": counted.broker_response,
+        "gateway_record_bytes": counted.broker_records,
+        "direct_request_bytes": other.request_bytes,
+        "direct_response_bytes": other.response_bytes,
+        "direct_record_bytes": other.record_bytes,
+        "saved_bytes": saved,
+        "saved_ratio": saved / direct_bytes if direct_bytes else 0.0,
+        "other_clients": (counted.client_request, counted.client_response) != own_bytes,
+    }

@@ -3,18 +3,19 @@
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
-from struct import Struct
-from typing import Any, Final, TypeAlias
+from operator import itemgetter
+from typing import Any, Final
 
 from proxy.protocol.api import ApiKey, request_header, response_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
-from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
-from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.fetch_request import parse_fetch_request
+from proxy.protocol.messages import read
+from proxy.protocol.primitives import ProtocolError, Truncated
 from replay.capture.kafka.both_sides import GatewaySides
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.drive.summaries import Summaries
+from replay.drive.summaries import summarize
 from replay.drive.tally import DriveTotals
 from replay.drive.transactions import UNWANTED, WRITES, Part, left_out
 from replay.protocol.errors import Errors, read_errors
@@ -58,42 +59,39 @@ WRITE: Final = "a write; --include plays it"
 COPY: Final = "captured twice, before and after NAT"
 _CORRELATION: Final = slice(8, 12)
 _NO_CORRELATION: Final = bytes(4)
-_SESSION_ID: Final = Struct(">i")
-_SESSION_ID_AT: Final = 6
-"""The offset of session_id in the body, after throttle_time_ms and error_code (FetchResponse v7+)."""
+_SESSION: Final = "int32@1+ int16@7+ session_id:int32@7+"
 _HEAD_BYTES: Final = 64
 _NANOSECONDS: Final = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Original:
-    """The captured request of a step: its sizes, its response time, and its response or errors."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class Step:
+    """One request to play."""
 
-    request_bytes: int
-    response_bytes: int
+    connection: str = ""
+    number: int = 0
+    """Its place among the exchanges of the connection."""
+    time: int = 0
+    """When it was captured, in ns."""
+    response_time: int = 0
     """0 if the capture has no response."""
-    seconds: float
+    at: float = 0.0
+    """Seconds after the first step of the script."""
+    api_key: int
+    version: int
+    request_bytes: int = 0
+    response_bytes: int = 0
+    """0 if the capture has no response."""
     response: FetchSummary | None = None
     """The response of a fetch, if it was captured completely and parses."""
     errors: Errors | None = None
     """The errors in the response. None for a fetch, and if the response is incomplete or can't be parsed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Step:
-    """One request to play."""
-
-    at: float
-    """Seconds after the first step of the script."""
-    api_key: int
-    version: int
-    original: Original
     frame: bytes
     """The whole request frame as captured, with correlation id 0. Equal frames of several steps are one
     Python object."""
     body: int
     """Offset of the body in `frame`."""
-    in_flight: int
+    in_flight: int = 0
     """How many earlier requests on the connection got their responses only after the client sent this one."""
     has_response: bool = True
     """False for Produce with acks=0."""
@@ -107,10 +105,19 @@ class Step:
     """The place of a write among the script's writes, by the times of their responses. -1 for a read."""
     after_writes: int = 0
     """How many writes must have a response before this request is sent."""
+    transaction: bytes = b""
+    """The transactional id of a write. Empty if it has none."""
+    written: tuple[tuple[bytes, int, int], ...] = ()
+    """Topic key, partition and offset of the first record that a Produce has written there."""
     identities: Mapping[str, Any] | None = None
     """The ids that the captured response gave, as `naming.given` reads them."""
     kept: object = None
     """The result of `ScriptMaker`'s `keep`."""
+
+    def listed(self) -> list[tuple[bytes, bytes]]:
+        """Return the topics of a fetch: each with its key and its entries, as on the wire."""
+        listing = parse_fetch_request(self.frame, self.version, self.body).listing
+        return [] if listing is None else [*listing.topics()]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -188,33 +195,15 @@ def captured(connections: Iterable[PlayedConnection]) -> DriveTotals:
     tally = DriveTotals()
     for connection in connections:
         for step in connection.steps:
-            original = step.original
-            tally.sent(step.api_key, original.request_bytes)
-            if original.response_bytes:
-                tally.answered(step.api_key, original.response_bytes, original.seconds)
-            if original.response is not None:
-                tally.fetched(original.response)
-            elif original.errors is not None:
-                tally.failed(step.api_key, original.errors)
+            tally.sent(step.api_key, step.request_bytes)
+            if step.response_bytes:
+                seconds = (step.response_time - step.time) / _NANOSECONDS
+                tally.answered(step.api_key, step.response_bytes, seconds)
+            if step.response is not None:
+                tally.fetched(step.response)
+            elif step.errors is not None:
+                tally.failed(step.api_key, step.errors)
     return tally
-
-
-@dataclass(slots=True, eq=False)
-class _Draft:
-    """A request of the capture, and its step as far as it is known."""
-
-    step: Step
-    time: int
-    response_time: int
-    """0 if the capture has no response."""
-    transaction: bytes
-    """The transactional id of a write. Empty if it has none."""
-    written: tuple[tuple[bytes, int, int], ...] = ()
-    """Topic key, partition and offset of the first record that a Produce has written there."""
-
-
-_Ordered: TypeAlias = tuple[int, int, str, _Draft]
-"""The time of a request, its number on its connection, the connection's name, and the request."""
 
 
 class ScriptMaker:
@@ -238,8 +227,9 @@ class ScriptMaker:
         self._clients: set[str] = set()
         self._versions: dict[int, set[int]] = {}
         self._sides = GatewaySides()
-        self._drafts: dict[str, list[tuple[int, _Draft]]] = {}
+        self._steps: list[Step] = []
         self._who: dict[str, tuple[str, str]] = {}
+        """Connection -> broker and client id."""
         self._frames: dict[bytes, bytes] = {}
         self._left_out: Counter[LeftOut] = Counter()
         self._unwanted: dict[bytes, set[int]] = {}
@@ -271,12 +261,12 @@ class ScriptMaker:
                 self._unwanted.setdefault(transaction, set()).add(item.api_key)
         else:
             try:
-                draft = self._step(item)
+                step = self._step(item)
             except ProtocolError as error:
                 self._leave(item, f"not understood: {error}")
             else:
-                if draft is not None:
-                    self._drafts.setdefault(item.connection, []).append((item.number, draft))
+                if step is not None:
+                    self._steps.append(step)
                     self._who[item.connection] = (item.broker, item.client_id)
 
     def finish(
@@ -288,122 +278,111 @@ class ScriptMaker:
         after the first request. Of the requests before, only fetches of sessions are kept, from which the
         sessions are built.
         """
-        for name in self._sides.copies() & self._drafts.keys():
-            for _, draft in self._drafts.pop(name):
-                self._left_out[LeftOut(draft.step.api_key, COPY)] += 1
-        order = sorted(
-            (
-                (draft.time, number, name, draft)
-                for name, all_ in self._drafts.items()
-                for number, draft in all_
-            ),
-            key=lambda item: item[:3],
+        copies = self._sides.copies()
+        self._left_out.update(
+            LeftOut(step.api_key, COPY) for step in self._steps if step.connection in copies
         )
-        times = _times([item[0] for item in order], longest_wait)
-        for at, (*_, draft) in zip(times, order, strict=True):
-            draft.step = replace(draft.step, at=at - start)
+        order = sorted(
+            (step for step in self._steps if step.connection not in copies),
+            key=lambda step: (step.time, step.number, step.connection),
+        )
+        times = _times([step.time for step in order], longest_wait)
+        for at, step in zip(times, order, strict=True):
+            step.at = at - start
         first = bisect_left(times, start)
         earlier = [
-            (self._who[name][0], draft.step)
-            for *_, name, draft in order[:first]
-            if draft.step.session_id or draft.step.session_epoch >= 0
+            (self._who[step.connection][0], step)
+            for step in order[:first]
+            if step.session_id or step.session_epoch >= 0
         ]
         order = self._whole_transactions(order[first:][:limit])
-        found: dict[str, list[_Draft]] = {}
-        for *_, name, draft in order:
-            found.setdefault(name, []).append(draft)
-        self._order_writes([draft for *_, draft in order])
-        connections = self._connections(found)
+        self._order_writes(order)
         return Script(
-            connections=connections,
+            connections=self._connections(order),
             start=start,
             earlier=earlier,
             left_out=self._left_out,
             topics=self._topics,
             partitions=self._partitions,
-            written=self._written([draft for *_, draft in order]),
+            written=self._written(order),
             versions=self._versions,
             clients=self._clients,
             sides=self._sides,
         )
 
-    def _written(self, drafts: Iterable[_Draft]) -> dict[str, dict[int, int]]:
+    def _written(self, steps: Iterable[Step]) -> dict[str, dict[int, int]]:
         found: dict[str, dict[int, int]] = {}
-        for draft in drafts:
-            for key, partition, offset in draft.written:
+        for step in steps:
+            for key, partition, offset in step.written:
                 topic = found.setdefault(self._name(key), {})
                 topic[partition] = min(offset, topic.get(partition, offset))
         return found
 
-    def _order_writes(self, drafts: list[_Draft]) -> None:
+    def _order_writes(self, steps: list[Step]) -> None:
         """Have requests wait for the writes that were done before them in the capture.
 
         Clients of a group, and producers and consumers, depend on each other. If responses are compared, a
         fetch also waits for the writes that were done before its response, and records are written in the
         captured order.
         """
-        writes = [draft for draft in drafts if draft.step.api_key not in READS]
-        times = {id(draft): draft.response_time or draft.time for draft in writes}
+        writes = [step for step in steps if step.api_key not in READS]
+        times = {step: step.response_time or step.time for step in writes}
         if self._see:
-            self._look_into_logs(drafts, times)
-        writes.sort(key=lambda draft: times[id(draft)])
+            self._look_into_logs(steps, times)
+        writes.sort(key=times.__getitem__)
         done = sorted(times.values())
-        places = {id(draft): place for place, draft in enumerate(writes)}
-        for draft in drafts:
-            late = times.get(id(draft), draft.response_time) if draft.step.api_key in self._see else 0
-            draft.step = replace(
-                draft.step,
-                write=places.get(id(draft), -1),
-                after_writes=bisect_left(done, late or draft.time),
-            )
+        for place, step in enumerate(writes):
+            step.write = place
+        for step in steps:
+            late = times.get(step, step.response_time) if step.api_key in self._see else 0
+            step.after_writes = bisect_left(done, late or step.time)
 
-    def _look_into_logs(self, drafts: Iterable[_Draft], times: dict[int, int]) -> None:
+    def _look_into_logs(self, steps: Iterable[Step], times: dict[Step, int]) -> None:
         """Correct the times at which writes were done.
 
         Another client may get records before their producer gets its response. A transaction ends at its
         request.
         """
-        logs: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for draft in drafts:
-            if draft.step.api_key == ApiKey.END_TXN:
-                times[id(draft)] = draft.time
-            for key, partition, offset in draft.written:
-                logs.setdefault((self._name(key), partition), []).append((offset, id(draft)))
+        logs: dict[tuple[str, int], list[tuple[int, Step]]] = {}
+        for step in steps:
+            if step.api_key == ApiKey.END_TXN:
+                times[step] = step.time
+            for key, partition, offset in step.written:
+                logs.setdefault((self._name(key), partition), []).append((offset, step))
         for log in logs.values():
-            log.sort()
-        for draft in drafts:
-            response = draft.step.original.response
-            for key, partition, _, high_watermark in response.reads if response is not None else ():
+            log.sort(key=itemgetter(0))
+        for step in steps:
+            reads = step.response.reads if step.response is not None else ()
+            for key, partition, _, high_watermark in reads:
                 log = logs.get((self._name(key), partition), [])
-                if seen := bisect_left(log, (high_watermark, 0)):
+                if seen := bisect_left(log, high_watermark, key=itemgetter(0)):
                     last = log[seen - 1][1]
-                    times[last] = min(times[last], draft.response_time - 1)
+                    times[last] = min(times[last], step.response_time - 1)
         for log in logs.values():
             for (_, earlier), (_, later) in reversed([*pairwise(log)]):
-                if earlier != later:
+                if earlier is not later:
                     times[earlier] = min(times[earlier], times[later] - 1)
 
     def _name(self, key: bytes) -> str:
         return self._topics.get(key) or key.decode(errors="replace")
 
-    def _whole_transactions(self, order: list[_Ordered]) -> list[_Ordered]:
+    def _whole_transactions(self, order: list[Step]) -> list[Step]:
         parts = [
-            Part(
-                draft.transaction,
-                draft.step.api_key,
-                (draft.step.identities or {}).get("producer_id", -1) >= 0,
-            )
-            for *_, draft in order
+            Part(step.transaction, step.api_key, (step.identities or {}).get("producer_id", -1) >= 0)
+            for step in order
         ]
         reasons = left_out(parts, self._unwanted)
         self._left_out.update(
             LeftOut(part.api_key, reason) for part, reason in zip(parts, reasons, strict=True) if reason
         )
-        return [item for item, reason in zip(order, reasons, strict=True) if not reason]
+        return [step for step, reason in zip(order, reasons, strict=True) if not reason]
 
-    def _connections(self, found: dict[str, list[_Draft]]) -> list[PlayedConnection]:
+    def _connections(self, order: Iterable[Step]) -> list[PlayedConnection]:
+        found: dict[str, list[Step]] = {}
+        for step in order:
+            found.setdefault(step.connection, []).append(step)
         ends = {
-            name: max(max(draft.time, draft.response_time) for draft in all_) for name, all_ in found.items()
+            name: max(max(step.time, step.response_time) for step in all_) for name, all_ in found.items()
         }
         places = {name: place for place, name in enumerate(sorted(ends, key=lambda name: (ends[name], name)))}
         return [
@@ -426,7 +405,7 @@ class ScriptMaker:
     def _leave(self, item: Exchange, reason: str) -> None:
         self._left_out[LeftOut(item.api_key, reason)] += 1
 
-    def _step(self, item: Exchange) -> _Draft | None:
+    def _step(self, item: Exchange) -> Step | None:
         _, version, _, _, body = request_header(item.request, 4)
         fetch = None
         if item.api_key == ApiKey.FETCH:
@@ -439,23 +418,33 @@ class ScriptMaker:
                 return None
         blank = item.request[: _CORRELATION.start] + _NO_CORRELATION + item.request[_CORRELATION.stop :]
         step = Step(
-            at=0.0,
-            original=_original(item, fetch),
+            connection=item.connection,
+            number=item.number,
+            time=item.request_time,
+            response_time=item.response_time,
+            request_bytes=item.request_bytes,
+            response_bytes=item.response_bytes if item.response_time else 0,
             api_key=item.api_key,
             version=version,
             frame=self._frames.setdefault(blank, blank),
             body=body,
-            in_flight=0,
             has_response=item.answer_due,
             session_id=fetch.session_id if fetch else 0,
             session_epoch=fetch.session_epoch if fetch else -1,
             given=_session_given(item, version) if fetch else 0,
             isolation_level=fetch.isolation_level if fetch else 0,
+            transaction=_transaction(item),
+            written=_written(item),
             identities=_identities(item),
         )
+        if item.response_time and item.response and not item.response_missing:
+            if fetch is not None:
+                step.response = read_fetch(version, fetch.isolation_level, item.response)
+            else:
+                step.errors = read_errors(item.api_key, version, item.response)
         if self._keep is not None:
-            step = replace(step, kept=self._keep(item, step))
-        return _Draft(step, item.request_time, item.response_time, _transaction(item), _written(item))
+            step.kept = self._keep(item, step)
+        return step
 
 
 def _session_given(item: Exchange, version: int) -> int:
@@ -463,10 +452,11 @@ def _session_given(item: Exchange, version: int) -> int:
     if version < SESSION_VERSION or not item.response:
         return 0
     _, at = response_header(head, 4, ApiKey.FETCH, version)
-    if len(head) < at + _SESSION_ID_AT + _SESSION_ID.size:
+    try:
+        session_id: int = read(_SESSION, ApiKey.FETCH, version, head, at, whole=False)["session_id"]
+    except Truncated:
         return 0
-    found: int = _SESSION_ID.unpack_from(head, at + _SESSION_ID_AT)[0]
-    return found
+    return session_id
 
 
 def _transaction(item: Exchange) -> bytes:
@@ -482,7 +472,7 @@ def _transaction(item: Exchange) -> bytes:
 def _written(item: Exchange) -> tuple[tuple[bytes, int, int], ...]:
     if item.api_key != ApiKey.PRODUCE or not item.response or item.response_missing:
         return ()
-    found = Summaries().read(item.api_key, item.api_version, 0, item.response)
+    found = summarize(item.api_key, item.api_version, 0, item.response)
     rows = () if found is None else found.rows()
     return tuple((key, partition, values[0]) for key, partition, error, values in rows if not error)
 
@@ -491,19 +481,6 @@ def _identities(item: Exchange) -> Mapping[str, Any] | None:
     if not item.response or item.response_missing:
         return None
     return given(item.api_key, item.api_version, b"".join(bytes(piece) for piece in item.response))
-
-
-def _original(item: Exchange, fetch: FetchRequest | None) -> Original:
-    if not item.response_time:
-        return Original(item.request_bytes, 0, 0.0)
-    response, errors = None, None
-    if item.response and not item.response_missing:
-        if fetch is not None:
-            response = read_fetch(fetch.layout.version, fetch.isolation_level, item.response)
-        else:
-            errors = read_errors(item.api_key, item.api_version, item.response)
-    seconds = (item.response_time - item.request_time) / _NANOSECONDS
-    return Original(item.request_bytes, item.response_bytes, seconds, response, errors)
 
 
 def _times(times: list[int], longest_wait: float | None) -> list[float]:
@@ -518,14 +495,13 @@ def _times(times: list[int], longest_wait: float | None) -> list[float]:
     return found
 
 
-def _with_in_flight(all_: list[_Draft]) -> list[Step]:
-    """Return the steps, each with its number of earlier requests whose captured response came later."""
-    steps = []
+def _with_in_flight(steps: list[Step]) -> list[Step]:
+    """Note in each step the number of earlier requests whose captured response came later."""
     waiting: deque[int] = deque()
-    for draft in all_:
-        while waiting and waiting[0] <= draft.time:
+    for step in steps:
+        while waiting and waiting[0] <= step.time:
             waiting.popleft()
-        steps.append(replace(draft.step, in_flight=len(waiting)))
-        if draft.response_time and draft.step.has_response:
-            waiting.append(draft.response_time)
+        step.in_flight = len(waiting)
+        if step.response_time and step.has_response:
+            waiting.append(step.response_time)
     return steps

@@ -8,15 +8,11 @@ the lost one, as a real client does.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Final
 
+from proxy.protocol.fetch_request import FIRST_EPOCH, INITIAL_EPOCH, SESSIONLESS_EPOCH, next_epoch
 from replay.drive.mapping import MappedFetch
 from replay.drive.reads import Place, Reads
 from replay.drive.script import Step
-
-SESSIONLESS: Final = -1
-FIRST: Final = 0
-_LAST_EPOCH: Final = 0x7FFF_FFFF
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +21,7 @@ class Session:
 
     session_id: int = 0
     """The one that the target gave. 0 if it gave none, or lost the session."""
-    next_epoch: int = 1
+    next_epoch: int = FIRST_EPOCH
     listed: dict[Place, bytes] = field(default_factory=dict)
     """For each partition, the last entry of the captured session, for the target."""
     sent: dict[Place, bytes] = field(default_factory=dict)
@@ -55,7 +51,6 @@ class Session:
         return _elements(changed)
 
     def whole(self, reads: Reads | None) -> Iterable[tuple[bytes, bytes]]:
-        """Return all partitions of the session as elements of a full fetch."""
         self.sent = {place: _limited(place, entry, reads) for place, entry in self.listed.items()}
         self.limited = set() if reads is None else set(reads.found)
         return _elements(self.sent)
@@ -98,22 +93,22 @@ class SideSessions:
         Return it with the session that it creates or continues. None if the session began before the capture:
         its partitions are unknown.
         """
-        if step.session_epoch == FIRST:
+        if step.session_epoch == INITIAL_EPOCH:
             return self._first(step, fetch, reads)
         if step.session_id == 0:
-            return fetch.frame(0, SESSIONLESS, _own(fetch, reads)), None
+            return fetch.frame(0, SESSIONLESS_EPOCH, _own(fetch, reads)), None
         session = self._find(step)
         if session is None:
             return None
-        if step.session_epoch == SESSIONLESS:
+        if step.session_epoch == SESSIONLESS_EPOCH:
             del self._by_captured[step.session_id]
-            return fetch.frame(session.session_id, SESSIONLESS, _own(fetch, reads)), None
+            return fetch.frame(session.session_id, SESSIONLESS_EPOCH, _own(fetch, reads)), None
         session.apply(fetch)
         if not session.session_id:
-            session.next_epoch = 1
-            return fetch.frame(0, FIRST, session.whole(reads), forgets=False), session
+            session.next_epoch = FIRST_EPOCH
+            return fetch.frame(0, INITIAL_EPOCH, session.whole(reads), forgets=False), session
         epoch = session.next_epoch
-        session.next_epoch = epoch + 1 if epoch < _LAST_EPOCH else 1
+        session.next_epoch = next_epoch(epoch)
         return fetch.frame(session.session_id, epoch, session.changes(fetch, reads)), session
 
     def _first(self, step: Step, fetch: MappedFetch, reads: Reads | None) -> tuple[bytes, Session]:
@@ -125,7 +120,7 @@ class SideSessions:
             self._by_captured[step.given] = session
         else:
             self._nameless = session
-        return fetch.frame(before.session_id if before else 0, FIRST, session.whole(reads)), session
+        return fetch.frame(before.session_id if before else 0, INITIAL_EPOCH, session.whole(reads)), session
 
     def _find(self, step: Step) -> Session | None:
         session = self._by_captured.get(step.session_id)

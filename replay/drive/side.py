@@ -7,6 +7,7 @@ from typing import Final
 
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
+from proxy.protocol.fetch_request import INITIAL_EPOCH
 from proxy.protocol.primitives import ProtocolError
 from replay.drive.asked import Asked
 from replay.drive.mapping import (
@@ -19,7 +20,7 @@ from replay.drive.mapping import (
 )
 from replay.drive.options import OffsetPolicy
 from replay.drive.script import READS, LeftOut, PlayedConnection, Step
-from replay.drive.sessions import FIRST, Session, SideSessions
+from replay.drive.sessions import Session, SideSessions
 from replay.drive.tally import DriveTotals
 from replay.drive.target import Destination, Target
 
@@ -150,14 +151,14 @@ def playable(
     unknown."""
     played = [(each.broker, step) for each in connections for step in each.steps]
     for broker, step in (*(item for item in earlier if item[0] in places), *played):
-        if step.api_key == ApiKey.FETCH and step.session_epoch == FIRST:
+        if step.api_key == ApiKey.FETCH and step.session_epoch == INITIAL_EPOCH:
             key, reason = (broker, step.given), why_not(broker, step)
             made[key] = made.get(key, reason) and reason
     for connection in connections:
         steps = []
         for step in connection.steps:
             reason = why_not(connection.broker, step)
-            if not reason and step.session_id and step.session_epoch != FIRST:
+            if not reason and step.session_id and step.session_epoch != INITIAL_EPOCH:
                 unknown = made.get((connection.broker, 0), EARLIER)
                 reason = made.get((connection.broker, step.session_id), unknown)
             if reason:

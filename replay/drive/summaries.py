@@ -1,8 +1,7 @@
 """Reduces responses to the few values that are compared (`replay drive --compare`). Sans-IO.
 
 A summary has no payload. The memory that it needs depends on the response: for a fetch, 50 bytes for each
-partition that has records or an error. All other partitions are only listed, and equal lists are one object
-(`Summaries`).
+partition that has records or an error. All other partitions are only listed.
 """
 
 from bisect import bisect_left
@@ -10,18 +9,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from proxy.protocol import messages
 from proxy.protocol.api import ApiKey, ErrorCode, response_header
 from proxy.protocol.fetch_layout import HIGH_WATERMARK, LAYOUTS
-from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
+from proxy.protocol.fetch_response import PartitionResponse
 from proxy.protocol.primitives import Buffer, ProtocolError, Span
 from proxy.protocol.schemas import API_VERSIONS
 from replay.capture.kafka.exchange import is_cut
 from replay.protocol import errors
+from replay.protocol.fetches import walked
 
 UNKNOWN: Final = -(1 << 63)
 """A value that the response does not have, or that was not captured."""
@@ -36,30 +36,12 @@ wire. ApiVersions has one key, which is empty; its numbers are API keys."""
 Row: TypeAlias = tuple[bytes, int, int, tuple[int, ...]]
 """Topic key, number, error code, and five values, see `Summary.rows`."""
 
-_T = TypeVar("_T")
 _ROW: Final = Struct(">iih5q")
 _NUMBERS: Final = np.dtype("<i4")
 _BATCH: Final = Struct(">qiibI")  # baseOffset, batchLength, partitionLeaderEpoch, magic, crc
 _MAGIC: Final = 2
 """The format of record batches that is read. In earlier formats, the fields after the length have other
 places."""
-
-_PRODUCE: Final = (
-    "topics:[topic:string@0-12 topic:uuid@13+ partitions:[number:int32 error_code:int16 offset:int64 "
-    "int64@2+ int64@5+ [int32 string]@8+ string@8+]]"
-)
-_LIST_OFFSETS: Final = (
-    "int32@2+ topics:[topic:string partitions:[number:int32 error_code:int16 int64[]@0 int64@1+ "
-    "offset:int64@1+ int32@4+]]"
-)
-_METADATA: Final = (
-    "int32@3+ [int32 string int32 string@1+] string@2+ int32@1+ topics:[error_code:int16 name:string "
-    "topic_id:uuid@10+ bool@1+ partitions:[error_code:int16 number:int32 int32 int32@7+ int32[] int32[] "
-    "int32[]@5+] int32@8+] int32@8-10 error_code:int16@13+"
-)
-_IN_DETAIL: Final = frozenset(
-    {ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.API_VERSIONS}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +56,6 @@ class Summary:
     """The size of the frame in bytes. 0 for APIs whose entries are listed."""
     listing: Listing = ()
     packed: bytes = b""
-    """The rows, see `rows`."""
     throttled: bool = False
     """Whether a fetch response has no partitions because its client is throttled (KIP-219)."""
 
@@ -97,89 +78,63 @@ def numbers(packed: bytes) -> Any:
 
 def can_be_read(api_key: int) -> bool:
     """Return whether replay reads the responses of an API."""
-    return api_key in _IN_DETAIL or api_key in errors.SCHEMAS
+    return api_key == ApiKey.FETCH or api_key in errors.SCHEMAS
 
 
-class Summaries:
-    """Makes summaries. Of those to keep, equal ones are one object, and so are equal listings."""
+def summarize(api_key: int, version: int, isolation_level: int, pieces: Sequence[Buffer]) -> Summary | None:
+    """Reduce a whole response, whose contents of records may be cut. Return None if it does not parse.
 
-    def __init__(self) -> None:
-        self._known: dict[Any, Any] = {}
+    The isolation level of a fetch only makes reading faster.
+    """
+    try:
+        if api_key == ApiKey.FETCH:
+            return _fetch(version, isolation_level, pieces)
+        frame = b"".join(pieces)
+        if api_key not in _READERS:
+            return _other(api_key, version, frame)
+        _, body = response_header(frame, 4, api_key, version)
+        return _summary(*_READERS[api_key](api_key, version, frame, body))
+    except ProtocolError:
+        return None
 
-    def read(
-        self,
-        api_key: int,
-        version: int,
-        isolation_level: int,
-        pieces: Sequence[Buffer],
-        *,
-        keep: bool = False,
-    ) -> Summary | None:
-        """Reduce a whole response, whose contents of records may be cut. Return None if it does not parse.
 
-        The isolation level of a fetch only makes reading faster. With `keep`, equal summaries are one object.
-        """
-        try:
-            if api_key == ApiKey.FETCH:
-                return self._fetch(version, isolation_level, pieces, keep=keep)
-            frame = b"".join(pieces)
-            if api_key not in _IN_DETAIL:
-                return self._other(api_key, version, frame, keep=keep)
-            _, body = response_header(frame, 4, api_key, version)
-            whole, rows, listed = _READERS[api_key](version, frame, body)
-            return self._summary(whole, rows, listed, keep=keep)
-        except ProtocolError:
-            return None
+def _fetch(version: int, isolation_level: int, pieces: Sequence[Buffer]) -> Summary | None:
+    layout = LAYOUTS[version]
+    walk = walked(version, isolation_level, pieces, spans=True)
+    if walk is None:
+        return None
+    listed: dict[bytes, list[Any]] = {}
+    for run in walk.runs:
+        listed.setdefault(run.key, []).append(run.entries.view(layout.response_fields)["partition"])
+    for entry in walk.entries:
+        listed.setdefault(entry.key, []).append([entry.partition])
+    spans = iter(_Batches(pieces).firsts([span for span in walk.record_spans or () if span[0] < span[1]]))
+    rows: list[Row] = []
+    for entry in walk.entries:
+        first = next(spans) if entry.records else (UNKNOWN, UNKNOWN)
+        if entry.records or entry.error_code or entry.redirects:
+            rows.append((entry.key, entry.partition, entry.error_code, _fetched(entry, *first)))
+    if walk.throttle_time_ms and not walk.partitions and not walk.error_code:
+        return Summary(throttled=True)
+    return _summary(
+        _codes(walk.error_code), rows, {key: np.concatenate(all_) for key, all_ in listed.items()}
+    )
 
-    def _fetch(
-        self, version: int, isolation_level: int, pieces: Sequence[Buffer], *, keep: bool
-    ) -> Summary | None:
-        layout = LAYOUTS[version]
-        walk = FetchResponseWalk(layout, isolation_level, keep=True, spans=True)
-        for piece in pieces:
-            walk.feed(piece if isinstance(piece, bytes) else bytes(piece))
-        if not walk.done:
-            return None
-        listed: dict[bytes, list[Any]] = {}
-        for run in walk.runs:
-            listed.setdefault(run.key, []).append(run.entries.view(layout.response_fields)["partition"])
-        for entry in walk.entries:
-            listed.setdefault(entry.key, []).append([entry.partition])
-        spans = iter(_Batches(pieces).firsts([span for span in walk.record_spans or () if span[0] < span[1]]))
-        rows = []
-        for entry in walk.entries:
-            first = next(spans) if entry.records else (UNKNOWN, UNKNOWN)
-            if entry.records or entry.error_code or entry.redirects:
-                rows.append((entry.key, entry.partition, entry.error_code, _fetched(entry, *first)))
-        if walk.throttle_time_ms and not walk.partitions and not walk.error_code:
-            return Summary(throttled=True)
-        arrays = {key: np.concatenate(found) for key, found in listed.items()}
-        return self._summary(_codes(walk.error_code), rows, arrays, keep=keep)
 
-    def _other(self, api_key: int, version: int, frame: bytes, *, keep: bool) -> Summary | None:
-        found = errors.read_errors(api_key, version, (frame,))
-        if found is None:
-            return None
-        summary = Summary(errors=found.whole, entry_errors=tuple(sorted(found.entries)), size=len(frame))
-        return self._one(summary) if keep else summary
+def _other(api_key: int, version: int, frame: bytes) -> Summary | None:
+    found = errors.read_errors(api_key, version, (frame,))
+    if found is None:
+        return None
+    return Summary(errors=found.whole, entry_errors=tuple(sorted(found.entries)), size=len(frame))
 
-    def _summary(
-        self, whole: tuple[int, ...], rows: Iterable[Row], listed: dict[bytes, Any], *, keep: bool
-    ) -> Summary:
-        listing: Listing = tuple(
-            (key, np.sort(np.asarray(listed[key], _NUMBERS)).tobytes()) for key in sorted(listed)
-        )
-        places = {key: place for place, (key, _) in enumerate(listing)}
-        packed = b"".join(
-            _ROW.pack(places[key], number, error, *values) for key, number, error, values in rows
-        )
-        if not keep:
-            return Summary(errors=whole, listing=listing, packed=packed)
-        return self._one(Summary(errors=whole, listing=self._one(listing), packed=packed))
 
-    def _one(self, value: _T) -> _T:
-        found: _T = self._known.setdefault(value, value)
-        return found
+def _summary(whole: tuple[int, ...], rows: Iterable[Row], listed: dict[bytes, Any]) -> Summary:
+    listing: Listing = tuple(
+        (key, np.sort(np.asarray(listed[key], _NUMBERS)).tobytes()) for key in sorted(listed)
+    )
+    places = {key: place for place, (key, _) in enumerate(listing)}
+    packed = b"".join(_ROW.pack(places[key], number, error, *values) for key, number, error, values in rows)
+    return Summary(errors=whole, listing=listing, packed=packed)
 
 
 def _fetched(entry: PartitionResponse, first_offset: int, crc: int) -> tuple[int, ...]:
@@ -205,7 +160,6 @@ class _Batches:
         ]
 
     def firsts(self, spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
-        """Yield the base offset and the CRC of the first batch in each span."""
         for start, stop in spans:
             end = start + _BATCH.size
             # The number of bounds before a place is odd within a cut.
@@ -229,45 +183,37 @@ _Read: TypeAlias = tuple[tuple[int, ...], list[Row], dict[bytes, list[int]]]
 """Errors of the whole response, rows, and the numbers of entries by topic key."""
 
 
-def _offsets(schema: str, api_key: int, version: int, frame: bytes, body: int) -> _Read:
-    found = messages.read(schema, api_key, version, frame, body, whole=False)
+def _offsets(api_key: int, version: int, frame: bytes, body: int) -> _Read:
+    found = messages.read(errors.SCHEMAS[api_key], api_key, version, frame, body, whole=False)
     rows: list[Row] = []
     listed: dict[bytes, list[int]] = {}
     for topic in found["topics"] or ():
         key = topic["topic"] or b""
         for entry in topic["partitions"] or ():
             listed.setdefault(key, []).append(entry["number"])
-            rows.append((key, entry["number"], entry["error_code"], _values(entry.get("offset", UNKNOWN))))
+            rows.append((key, entry["number"], entry["error"], _values(entry.get("offset", UNKNOWN))))
     return (), rows, listed
 
 
-def _produce(version: int, frame: bytes, body: int) -> _Read:
-    return _offsets(_PRODUCE, ApiKey.PRODUCE, version, frame, body)
-
-
-def _list_offsets(version: int, frame: bytes, body: int) -> _Read:
-    return _offsets(_LIST_OFFSETS, ApiKey.LIST_OFFSETS, version, frame, body)
-
-
-def _metadata(version: int, frame: bytes, body: int) -> _Read:
-    found = messages.read(_METADATA, ApiKey.METADATA, version, frame, body, whole=False)
+def _metadata(api_key: int, version: int, frame: bytes, body: int) -> _Read:
+    found = messages.read(errors.SCHEMAS[api_key], api_key, version, frame, body, whole=False)
     rows: list[Row] = []
     listed: dict[bytes, list[int]] = {}
     for topic in found["topics"] or ():
         # A request by topic id gets no name if there is no such topic.
         key = topic["name"] or topic.get("topic_id", b"").hex().encode()
-        entries = [(WHOLE, topic["error_code"])]
-        entries += [(entry["number"], entry["error_code"]) for entry in topic["partitions"] or ()]
+        entries = [(WHOLE, topic["error"])]
+        entries += [(entry["number"], entry["error"]) for entry in topic["partitions"] or ()]
         listed[key] = [number for number, _ in entries]
         rows += [(key, number, error, _values()) for number, error in entries if error]
-    return _codes(found.get("error_code", 0)), rows, listed
+    return _codes(found.get("error", 0)), rows, listed
 
 
-def _api_versions(version: int, frame: bytes, body: int) -> _Read:
+def _api_versions(api_key: int, version: int, frame: bytes, body: int) -> _Read:
     # KIP-511: a broker that lacks the version responds in the form of v0, with error 35.
     if frame[body : body + 2] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2):
         return (int(ErrorCode.UNSUPPORTED_VERSION),), [], {}
-    found = messages.read(API_VERSIONS, ApiKey.API_VERSIONS, version, frame, body, whole=False)
+    found = messages.read(API_VERSIONS, api_key, version, frame, body, whole=False)
     rows = [
         (b"", api["api_key"], 0, _values(api["min_version"], api["max_version"]))
         for api in found["api_keys"] or ()
@@ -276,8 +222,8 @@ def _api_versions(version: int, frame: bytes, body: int) -> _Read:
 
 
 _READERS: Final = {
-    int(ApiKey.PRODUCE): _produce,
-    int(ApiKey.LIST_OFFSETS): _list_offsets,
+    int(ApiKey.PRODUCE): _offsets,
+    int(ApiKey.LIST_OFFSETS): _offsets,
     int(ApiKey.METADATA): _metadata,
     int(ApiKey.API_VERSIONS): _api_versions,
 }

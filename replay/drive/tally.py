@@ -3,7 +3,7 @@
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from proxy.protocol.api import ApiKey
@@ -25,7 +25,6 @@ class RequestCounts:
     """Those in the `records` fields of fetch responses. `response_bytes` includes them."""
     partitions_answered: int = 0
     failed: int = 0
-    """Responses with an error, of the whole response or of an entry."""
     errors: Counter[int] = field(default_factory=Counter)
     """Errors of whole responses, by error code."""
     partition_errors: Counter[int] = field(default_factory=Counter)
@@ -34,17 +33,8 @@ class RequestCounts:
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, other: "RequestCounts") -> None:
-        self.sent += other.sent
-        self.answered += other.answered
-        self.request_bytes += other.request_bytes
-        self.response_bytes += other.response_bytes
-        self.record_bytes += other.record_bytes
-        self.partitions_answered += other.partitions_answered
-        self.failed += other.failed
-        self.errors += other.errors
-        self.partition_errors += other.partition_errors
-        self.unreadable += other.unreadable
-        self.seconds.extend(other.seconds)
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
 
 class DriveTotals:

@@ -9,14 +9,16 @@ import numpy as np
 
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey, ErrorCode
+from proxy.protocol.brokers import brokers_in
 from proxy.protocol.messages import Struct, body, read
 from proxy.protocol.metadata import NO_TOPIC_ID
 from proxy.protocol.primitives import ProtocolError
-from proxy.protocol.schemas import METADATA, METADATA_REQUEST
+from proxy.protocol.schemas import LIST_OFFSETS, LIST_OFFSETS_REQUEST, METADATA, METADATA_REQUEST
 from replay.drive.access import Access, Versions, ask_versions
 from replay.drive.topics import Topic
 from replay.drive.wire import SilentError, TargetConnection, TargetError
 from replay.protocol.errors import error_name
+from replay.protocol.names import text_of
 
 _FIRST_SECONDS: Final = 5.0
 """The first response must arrive within this time, or within the timeout if that is shorter."""
@@ -41,12 +43,6 @@ _CREATE_TOPICS_REQUEST: Final = (
     "timeout_ms:int32 validate_only:bool"
 )
 _CREATE_TOPICS: Final = "throttle_time_ms:int32 topics:[name:string error_code:int16 error_message:string]"
-_LIST_OFFSETS_REQUEST: Final = (
-    "replica_id:int32 topics:[name:string partitions:[partition_index:int32 timestamp:int64]]"
-)
-_LIST_OFFSETS: Final = (
-    "topics:[name:string partitions:[partition_index:int32 error_code:int16 timestamp:int64 offset:int64]]"
-)
 _CREATE_SECONDS: Final = 30.0
 _CREATE_POLL_SECONDS: Final = 0.2
 
@@ -138,14 +134,18 @@ async def names_of(address: Address, ids: Collection[bytes], access: Access) -> 
         lowest, highest = (await _first_versions(connection, access)).get(ApiKey.METADATA, (0, -1))
         if not lowest <= _BY_ID_VERSION <= highest:
             return {}
-        request = metadata_request(_BY_ID_VERSION, [], ids)
+        request = _metadata_request(_BY_ID_VERSION, [], ids)
         response = await connection.ask(ApiKey.METADATA, _BY_ID_VERSION, request)
-        found = read_metadata(response, _BY_ID_VERSION)[2]
+        found = read(METADATA, ApiKey.METADATA, _BY_ID_VERSION, response, 0, whole=False)["topics"] or ()
     except ProtocolError as error:
         raise TargetError(f"{address}: does not respond as Kafka does: {error}") from None
     finally:
         await connection.finish()
-    return {topic.topic_id: name for name, topic in found.items() if topic.topic_id in ids}
+    return {
+        topic["topic_id"]: text_of(topic["name"])
+        for topic in found
+        if topic["topic_id"] in ids and not topic["error_code"]
+    }
 
 
 async def _first_versions(connection: TargetConnection, access: Access) -> Versions:
@@ -167,7 +167,7 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
             f"{connection.address}: does not support Metadata v4 to v12 (is it a Kafka broker?)"
         )
     try:
-        response = await connection.ask(ApiKey.METADATA, version, metadata_request(version, names))
+        response = await connection.ask(ApiKey.METADATA, version, _metadata_request(version, names))
     except SilentError:
         raise
     except TargetError as error:
@@ -176,11 +176,16 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
         raise TargetError(
             f"{error} when asked for Metadata (does it require SASL? see --security-protocol)"
         ) from None
-    target.brokers, target.controller, target.topics, target.denied = read_metadata(response, version)
+    found = read(METADATA, ApiKey.METADATA, version, response, 0, whole=False)
+    topics = {text_of(topic["name"]): topic for topic in found["topics"] or ()}
+    denial = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    target.brokers = {each.node_id: Address(each.host, each.port) for each in brokers_in(found)}
+    target.controller = found["controller_id"]
+    target.topics = {name: _topic(topic) for name, topic in topics.items() if not topic["error_code"]}
+    target.denied = {name for name, topic in topics.items() if topic["error_code"] == denial}
 
 
-def metadata_request(version: int, names: list[str], ids: Iterable[bytes] = ()) -> bytes:
-    """Return a Metadata request (v4 to v12), without its header, that creates no topic. v12 has ids."""
+def _metadata_request(version: int, names: list[str], ids: Iterable[bytes] = ()) -> bytes:
     return body(
         METADATA_REQUEST,
         ApiKey.METADATA,
@@ -193,29 +198,6 @@ def metadata_request(version: int, names: list[str], ids: Iterable[bytes] = ()) 
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )
-
-
-def read_metadata(
-    response: bytes, version: int
-) -> tuple[dict[int, Address], int, dict[str, Topic], set[str]]:
-    """Read a Metadata response (v4 to v12).
-
-    Return brokers by node id, the controller's node id, topics without an error by name, and the names of
-    topics that the user may not see.
-
-    Raises:
-        ProtocolError: the response does not parse.
-    """
-    found = read(METADATA, ApiKey.METADATA, version, response, 0, whole=False)
-    brokers = {
-        broker["node_id"]: Address(_text(broker["host"]), broker["port"]) for broker in found["brokers"] or ()
-    }
-    topics = {
-        _text(topic["name"]): _topic(topic) for topic in found["topics"] or () if not topic["error_code"]
-    }
-    denial = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    denied = {_text(topic["name"]) for topic in found["topics"] or () if topic["error_code"] == denial}
-    return brokers, found["controller_id"], topics, denied
 
 
 def _topic(described: Struct) -> Topic:
@@ -237,10 +219,6 @@ def _topic(described: Struct) -> Topic:
     return topic
 
 
-def _text(name: bytes | None) -> str:
-    return (name or b"").decode(errors="replace")
-
-
 async def _create(target: Target, topics: Mapping[str, int]) -> None:
     """Create topics, and wait until each partition has a leader that responds with its offsets."""
     lowest, highest = target.versions.get(ApiKey.CREATE_TOPICS, (0, -1))
@@ -252,10 +230,12 @@ async def _create(target: Target, topics: Mapping[str, int]) -> None:
     address = target.place(target.controller).address  # with ZooKeeper only the controller creates topics
     peer = await target.access.connect(address)
     try:
-        response = await peer.ask(ApiKey.CREATE_TOPICS, version, create_request(version, topics))
+        response = await peer.ask(ApiKey.CREATE_TOPICS, version, _create_request(version, topics))
     finally:
         await peer.finish()
-    for name, error in read_created(response).items():
+    found = read(_CREATE_TOPICS, ApiKey.CREATE_TOPICS, version, response, 0, whole=False)
+    for topic in found["topics"] or ():
+        name, error = text_of(topic["name"]), topic["error_code"]
         if error not in {ErrorCode.NONE, TOPIC_ALREADY_EXISTS}:
             raise TargetError(f"{address}: topic {name} can't be created: error {error_name(error)}")
     names = sorted({*target.topics, *topics})
@@ -283,15 +263,12 @@ def _serves(target: Target, name: str, partitions: int) -> bool:
     return topic is not None and topic.partitions >= partitions and bool((topic.latest >= 0).all())
 
 
-def create_request(version: int, topics: Mapping[str, int]) -> bytes:
-    """Return a CreateTopics request (v2 to v4).
-
-    From v4 on, it leaves the replication factor to the broker (KIP-464). Below, partitions get one replica.
-    """
+def _create_request(version: int, topics: Mapping[str, int]) -> bytes:
     listed: list[dict[str, Any]] = [
         {
             "name": name.encode(),
             "num_partitions": count,
+            # From v4 on, the broker can choose it (KIP-464).
             "replication_factor": -1 if version >= 4 else 1,
             "assignments": [],
             "configs": [],
@@ -309,14 +286,7 @@ def create_request(version: int, topics: Mapping[str, int]) -> bytes:
     )
 
 
-def read_created(response: bytes) -> dict[str, int]:
-    """Read a CreateTopics response (v2 to v4). Return the error code of each topic."""
-    found = read(_CREATE_TOPICS, ApiKey.CREATE_TOPICS, _CREATE_TOPICS_VERSIONS[0], response, 0, whole=False)
-    return {_text(topic["name"]): topic["error_code"] for topic in found["topics"] or ()}
-
-
 async def _find_offsets(connection: TargetConnection, target: Target) -> None:
-    """Ask each leader for the earliest and the latest offsets of its partitions."""
     leaders = {int(leader) for topic in target.topics.values() for leader in topic.leaders if leader >= 0}
     for leader in sorted(leaders):
         led = {
@@ -327,7 +297,7 @@ async def _find_offsets(connection: TargetConnection, target: Target) -> None:
         peer = connection if address == connection.address else await target.access.connect(address)
         try:
             for timestamp in (_EARLIEST, _LATEST):
-                body = offsets_request({name: led[name] for name in led if led[name]}, timestamp)
+                body = _offsets_request({name: led[name] for name in led if led[name]}, timestamp)
                 response = await peer.ask(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
                 _read_offsets(target, response, timestamp)
         finally:
@@ -335,8 +305,7 @@ async def _find_offsets(connection: TargetConnection, target: Target) -> None:
                 await peer.finish()
 
 
-def offsets_request(partitions: Mapping[str, list[int]], timestamp: int) -> bytes:
-    """Return a ListOffsets request (v1)."""
+def _offsets_request(partitions: Mapping[str, list[int]], timestamp: int) -> bytes:
     topics = [
         {
             "name": name.encode(),
@@ -345,13 +314,13 @@ def offsets_request(partitions: Mapping[str, list[int]], timestamp: int) -> byte
         for name, numbers in partitions.items()
     ]
     version = _LIST_OFFSETS_VERSION
-    return body(_LIST_OFFSETS_REQUEST, ApiKey.LIST_OFFSETS, version, replica_id=_CLIENT, topics=topics)
+    return body(LIST_OFFSETS_REQUEST, ApiKey.LIST_OFFSETS, version, replica_id=_CLIENT, topics=topics)
 
 
 def _read_offsets(target: Target, response: bytes, timestamp: int) -> None:
-    found = read(_LIST_OFFSETS, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, response, 0, whole=False)
+    found = read(LIST_OFFSETS, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, response, 0, whole=False)
     for listed in found["topics"] or ():
-        topic = target.topics.get(_text(listed["name"]))
+        topic = target.topics.get(text_of(listed["name"]))
         for entry in listed["partitions"] or ():
             partition = entry["partition_index"]
             if topic is not None and not entry["error_code"] and 0 <= partition < topic.partitions:

@@ -17,13 +17,8 @@ from typing import Final, NoReturn, TypeAlias, cast
 from proxy.addresses import Address
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header, response_header
 from proxy.protocol.framing import Framer
-from proxy.protocol.primitives import (
-    ProtocolError,
-    encode_string,
-    read_compact_string,
-    read_int32,
-    read_string,
-)
+from proxy.protocol.messages import read
+from proxy.protocol.primitives import ProtocolError, encode_string
 from replay.protocol.names import name_of
 
 TIMEOUT_SECONDS: Final = 30.0
@@ -35,6 +30,13 @@ _HEADER: Final = Struct(">hhi")
 _KEY: Final = Struct(">hh")
 """The api_key and the api_version of a request. They follow the length field."""
 
+_WAITS: Final[dict[int, str]] = {
+    # replica_id stands before max_wait_ms up to v14.
+    ApiKey.FETCH: "int32@0-14 wait_ms:int32",
+    # rebalance_timeout_ms, in v0 session_timeout_ms
+    ApiKey.JOIN_GROUP: "string int32@1+ wait_ms:int32",
+}
+"""API key -> the schema of its request, up to the time that a broker may wait."""
 _GOODBYE_SECONDS: Final = 1.0
 CLOSED: Final = "closed by the peer"
 
@@ -146,7 +148,6 @@ class TargetConnection(asyncio.Protocol):
             raise TargetError(f"{self.address}: does not respond as Kafka does: {error}") from None
 
     def close(self) -> None:
-        """Close the connection. Outstanding requests get no response."""
         if self._transport is not None:
             self._transport.close()
 
@@ -232,17 +233,14 @@ class TargetConnection(asyncio.Protocol):
 def _longest_wait(frame: bytes) -> float:
     """Return how long a broker may wait for records, or for other members of a group, in seconds."""
     api_key, version = _KEY.unpack_from(frame, 4)
-    if api_key not in {ApiKey.FETCH, ApiKey.JOIN_GROUP}:
+    if api_key not in _WAITS:
         return 0.0
     try:
-        body = request_header(frame, 4)[-1]
-        if api_key == ApiKey.JOIN_GROUP:
-            _, at = (read_compact_string if version >= 6 else read_string)(frame, body)
-            return read_int32(frame, at + (4 if version >= 1 else 0))[0] / 1000  # after session_timeout_ms
-        # FetchRequest.json: replica_id stands before it up to v14.
-        return read_int32(frame, body + (4 if version < 15 else 0))[0] / 1000
+        found = read(_WAITS[api_key], api_key, version, frame, request_header(frame, 4)[-1], whole=False)
     except ProtocolError:
         return 0.0
+    wait: int = found["wait_ms"]
+    return wait / 1000
 
 
 def reason_of(error: Exception) -> str:

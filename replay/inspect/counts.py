@@ -5,7 +5,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from proxy.protocol.api import REQUEST_START_BYTES, ApiKey, request_header
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout
@@ -36,6 +36,10 @@ class ApiCounts:
     response_bytes: int = 0
     unanswered: int = 0
     versions: Counter[int] = field(default_factory=Counter)
+
+    def merge(self, other: Self) -> None:
+        for one in dataclasses.fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def add(self, exchange: Exchange) -> None:
         self.requests += exchange.request_bytes > 0
@@ -95,8 +99,11 @@ class ConnectionCounts:
 
     @property
     def unpaired_responses(self) -> int:
-        """Responses whose request was not captured."""
-        return self.keys[UNSEEN].responses if UNSEEN in self.keys else 0
+        return self.keys.get(UNSEEN, ApiCounts()).responses
+
+    @property
+    def fetches(self) -> ApiCounts:
+        return self.keys.get(ApiKey.FETCH, ApiCounts())
 
     @property
     def sessions(self) -> str:
@@ -172,7 +179,6 @@ class Inspection:
             counts.authenticated |= captured > REQUEST_START_BYTES + 2 + len(event.client_id.encode())
 
     def add_others(self, reason: str, connections: int, size: int = 0, port: str = "") -> None:
-        """Add connections that were not read as Kafka, for this `ConnectionEnd.reason`."""
         others = self.others.setdefault(reason or "no whole frame", OtherConnections())
         others.connections += connections
         if size:
@@ -186,7 +192,6 @@ class Inspection:
             self.files[counts.file] = counts
 
     def kafka(self) -> list[ConnectionCounts]:
-        """Return the connections that speak Kafka, the largest first."""
         return sorted(self.connections, key=lambda counts: -counts.end.client_bytes - counts.end.broker_bytes)
 
     def verdict(self) -> str:
@@ -196,7 +201,7 @@ class Inspection:
         if not kafka:
             return "No connection that speaks Kafka was found."
         fetching = [counts for counts in kafka if ApiKey.FETCH in counts.keys]
-        fetches = sum(counts.keys[ApiKey.FETCH].requests for counts in fetching)
+        fetches = sum(counts.fetches.requests for counts in fetching)
         text = f"Kafka: {plural(len(kafka), 'connection')}, {plural(fetches, 'fetch request')}."
         if not fetching:
             return text
@@ -220,24 +225,21 @@ class Inspection:
         )
 
     def no_consumer(self) -> bool:
-        """Return whether all fetches are those of brokers and controllers."""
         fetching = [counts for counts in self.connections if ApiKey.FETCH in counts.keys]
         return bool(fetching) and all(counts.of_replicas for counts in fetching)
 
     def fetches(self) -> int:
-        return sum(
-            counts.keys[ApiKey.FETCH].requests for counts in self.kafka() if ApiKey.FETCH in counts.keys
-        )
+        return sum(counts.fetches.requests for counts in self.connections)
 
     def cut_fetches(self) -> int:
         """Return how many fetches were captured only in part, or could not be parsed."""
         unread = sum(counts.fetch.unread for counts in self.connections)
-        versions = (
-            counts.keys[ApiKey.FETCH].versions for counts in self.kafka() if ApiKey.FETCH in counts.keys
-        )
         # `measure` counts fetches of versions that the gateway does not parse as they are.
         return unread - sum(
-            count for each in versions for version, count in each.items() if version not in LAYOUTS
+            count
+            for each in self.connections
+            for version, count in each.fetches.versions.items()
+            if version not in LAYOUTS
         )
 
     def next_step(self) -> str:

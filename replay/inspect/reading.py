@@ -1,16 +1,13 @@
 """Reads captures and counts their contents."""
 
 import sys
-from collections.abc import Iterator
 from threading import Timer
 from typing import TYPE_CHECKING, Final, Self
 
-from replay.capture.files.counts import FileCounts
-from replay.capture.files.sources import Source, TaskInput, plan
-from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import Connections, payloads
+from replay.capture.files.sources import Source, whole
+from replay.capture.kafka.exchanges import Connections
 from replay.capture.kafka.pairing import Keep
-from replay.capture.packets.segments import read
+from replay.capture.packets.segments import counts_in, read
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
 from replay.inspect.counts import Inspection
@@ -18,7 +15,6 @@ from replay.inspect.counts import Inspection
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_WHOLE: Final = 1 << 62
 _PROGRESS_AFTER: Final = 1.0
 """A progress bar is shown after this many seconds."""
 
@@ -29,27 +25,17 @@ def inspect(sources: list[Source], ports: frozenset[int], secrets: Secrets | Non
     keep = Keep(responses=frozenset())
     connections = Connections(ports=ports, keep=keep, secrets=secrets, hold=True)
     with _Progress(sum(max(source.size, 0) for source in sources)) as progress:
-        for share in plan(sources, _WHOLE):
-            for event in _events(share, connections, Filter(ports=ports), inspection, progress):
+        for batch in read(whole(sources), Filter(ports=ports)):
+            for event in connections.feed(batch):
                 inspection.add(event)
+            progress.advance(batch.nbytes)
+            if (file := counts_in(batch)) is not None:
+                inspection.add_file(file)
         for reason, silent in connections.end_silent().items():
             inspection.add_others(reason, silent)
         for event in connections.end():
             inspection.add(event)
     return inspection
-
-
-def _events(
-    share: TaskInput, connections: Connections, keep: Filter, inspection: Inspection, progress: "_Progress"
-) -> Iterator[Exchange | ConnectionEnd]:
-    for batch in read(share, keep):
-        yield from connections.feed(batch)
-        progress.advance(batch.nbytes)
-        for key, payload in zip(
-            batch.column("connection").to_pylist()[-1:], [*payloads(batch)][-1:], strict=True
-        ):
-            if not key:
-                inspection.add_file(FileCounts.from_json(bytes(payload)))
 
 
 class _Progress:

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from proxy.protocol.api import ApiKey
 from proxy.text.printable import printable
 from replay.capture.kafka.connection import NOT_KAFKA
 from replay.capture.packets.links import LINK_TYPES
@@ -81,18 +80,12 @@ def _keys(kafka: list[ConnectionCounts], *, broad: bool) -> Table:
     keys: dict[int, ApiCounts] = {}
     for connection in kafka:
         for api_key, counts in connection.keys.items():
-            total = keys.setdefault(api_key, ApiCounts())
-            total.requests += counts.requests
-            total.responses += counts.responses
-            total.request_bytes += counts.request_bytes
-            total.response_bytes += counts.response_bytes
-            total.versions.update(counts.versions)
+            keys.setdefault(api_key, ApiCounts()).merge(counts)
     columns = ("API", "versions", ">requests", ">bytes", ">responses", ">bytes", ">without response")
     table = _table("Requests", *columns, broad=broad)
     table.columns[0].no_wrap = True
     shown_bytes = "{:,}".format if broad else size
     for api_key, counts in sorted(keys.items()):
-        unanswered = sum(one.keys[api_key].unanswered for one in kafka if api_key in one.keys)
         table.add_row(
             name_of(api_key),
             _listed(counts.versions),
@@ -100,7 +93,7 @@ def _keys(kafka: list[ConnectionCounts], *, broad: bool) -> Table:
             shown_bytes(counts.request_bytes),
             f"{counts.responses:,}",
             shown_bytes(counts.response_bytes),
-            f"{unanswered:,}" if unanswered else "",
+            f"{counts.unanswered:,}" if counts.unanswered else "",
         )
     return table
 
@@ -120,7 +113,7 @@ def _connections(kafka: list[ConnectionCounts]) -> Table:
             Text(shown(end.software, empty="")),
             f"{sum(one.requests for one in counts.keys.values()):,}",
             f"{end.client_bytes + end.broker_bytes:,}",
-            _fetch_versions(counts),
+            _listed(counts.fetches.versions),
             _span(counts),
             counts.sessions,
             _unseen(counts),
@@ -140,15 +133,11 @@ def _connection_lines(kafka: list[ConnectionCounts]) -> Text:
         if counts.fetch.kinds:
             sessions = "sessions of its own" if counts.sessions == "yes" else "no sessions"
             partitions = "1 partition" if _span(counts) == "1" else f"{_span(counts)} partitions"
-            parts += [f"fetch {_fetch_versions(counts)}, {partitions} a fetch, {sessions}"]
+            parts += [f"fetch {_listed(counts.fetches.versions)}, {partitions} a fetch, {sessions}"]
         if unseen := _unseen(counts):
             parts.append(f"not seen: {unseen}")
         text.append(f"  {'; '.join(filter(None, parts))}\n")
     return text
-
-
-def _fetch_versions(counts: ConnectionCounts) -> str:
-    return _listed(counts.keys[ApiKey.FETCH].versions) if ApiKey.FETCH in counts.keys else ""
 
 
 def _span(counts: ConnectionCounts) -> str:

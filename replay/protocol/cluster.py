@@ -24,6 +24,7 @@ from proxy.protocol.metadata import (
 )
 from proxy.protocol.primitives import ProtocolError, skip_tags
 from proxy.protocol.schemas import ADDRESSED
+from replay.protocol.names import text_of
 
 TELLS: Final[Mapping[int, frozenset[str]]] = {
     ApiKey.METADATA: frozenset({"brokers", "cluster_id"}),
@@ -41,7 +42,6 @@ class Replicas(NamedTuple):
     leader: int
     """The leader's node id, -1 if there is none."""
     in_sync: tuple[int, ...]
-    """The node ids of the replicas in the ISR."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _read(api_key: int, version: int, content: bytes, partitions: bool) -> Clust
         return None
     if head.get("error_code") or head.get("endpoint_type", _BROKERS) != _BROKERS:
         return None
-    return Cluster(_text(head.get("cluster_id")), tuple(brokers_in(head)), packed)
+    return Cluster(text_of(head.get("cluster_id")), tuple(brokers_in(head)), packed)
 
 
 def _packed(body: bytes, version: int, topics: list[Topic]) -> dict[str, bytes]:
@@ -106,8 +106,4 @@ def _packed(body: bytes, version: int, topics: list[Topic]) -> dict[str, bytes]:
     numbers = table[np.arange(table.shape[1]) < widths[:, None]]
     ends = np.append(0, np.cumsum(widths))[np.cumsum([len(topic.places) for topic in topics], dtype=np.intp)]
     parts = np.split(numbers, ends)
-    return {_text(topic.name): part.tobytes() for topic, part in zip(topics, parts, strict=False)}
-
-
-def _text(name: bytes | None) -> str:
-    return (name or b"").decode(errors="replace")
+    return {text_of(topic.name): part.tobytes() for topic, part in zip(topics, parts, strict=False)}

@@ -10,13 +10,17 @@ from proxy.protocol.primitives import Buffer, ProtocolError
 
 SCHEMAS: Final[dict[int, str]] = {
     ApiKey.PRODUCE: (
-        "[string@0-12 uuid@13+ [int32 error:int16 int64 int64@2+ int64@5+ [int32 string]@8+ string@8+]]"
+        "topics:[topic:string@0-12 topic:uuid@13+ partitions:[number:int32 error:int16 offset:int64 int64@2+ "
+        "int64@5+ [int32 string]@8+ string@8+]]"
     ),
-    ApiKey.LIST_OFFSETS: "int32@2+ [string [int32 error:int16 int64[]@0 int64@1+ int64@1+ int32@4+]]",
+    ApiKey.LIST_OFFSETS: (
+        "int32@2+ topics:[topic:string partitions:[number:int32 error:int16 int64[]@0 int64@1+ "
+        "offset:int64@1+ int32@4+]]"
+    ),
     ApiKey.METADATA: (
-        "int32@3+ [int32 string int32 string@1+] string@2+ int32@1+ [error:int16 topic:string uuid@10+ "
-        "bool@1+ [error:int16 partition:int32 int32 int32@7+ int32[] int32[] int32[]@5+] int32@8+] "
-        "int32@8-10 error:int16@13+"
+        "int32@3+ [int32 string int32 string@1+] string@2+ int32@1+ topics:[error:int16 name:string "
+        "topic_id:uuid@10+ bool@1+ partitions:[error:int16 number:int32 int32 int32@7+ int32[] int32[] "
+        "int32[]@5+] int32@8+] int32@8-10 error:int16@13+"
     ),
     ApiKey.OFFSET_COMMIT: "int32@3+ [string@0-9 uuid@10+ [int32 error:int16]]",
     ApiKey.OFFSET_FETCH: (

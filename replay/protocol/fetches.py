@@ -22,15 +22,27 @@ class FetchSummary:
     an entry has an error, or sends the client elsewhere."""
 
 
+def walked(
+    version: int, isolation_level: int, pieces: Iterable[Buffer], *, spans: bool = False
+) -> FetchResponseWalk | None:
+    """Return the end of a walk over a fetch response. None if it is incomplete.
+
+    Raises:
+        ProtocolError: the response can't be parsed.
+    """
+    walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=True, spans=spans)
+    for piece in pieces:
+        walk.feed(piece if isinstance(piece, bytes) else bytes(piece))
+    return walk if walk.done else None
+
+
 def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchSummary | None:
     """Read a fetch response of v4 or later, from the pieces of its frame. None if it can't be parsed."""
-    walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=True)
     try:
-        for piece in pieces:
-            walk.feed(piece if isinstance(piece, bytes) else bytes(piece))
+        walk = walked(version, isolation_level, pieces)
     except ProtocolError:
         return None
-    if not walk.done:
+    if walk is None:
         return None
     errors = tuple(entry.error_code for entry in walk.entries if entry.error_code)
     reads = tuple(

@@ -1,4 +1,4 @@
-"""The names of Kafka's APIs. Sans-IO."""
+"""The names of Kafka's APIs, and the text of other names. Sans-IO."""
 
 from typing import Final
 
@@ -8,6 +8,11 @@ NAMES: Final[dict[int, str]] = {
     key: "".join(word.capitalize() for word in key.name.split("_")) for key in ApiKey
 }
 """The name of each API key in Kafka's spelling, such as OffsetForLeaderEpoch."""
+
+
+def text_of(name: bytes | None) -> str:
+    """Return a string of a message as text. "" for null."""
+    return (name or b"").decode(errors="replace")
 
 
 def name_of(api_key: int) -> str:

@@ -7,6 +7,7 @@ from proxy.protocol.api import REQUEST_START_BYTES, ApiKey, response_header
 from proxy.protocol.messages import Edit, Struct, edited, read, structs
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.schemas import METADATA
+from replay.protocol.names import text_of
 
 SCHEMAS: Final[dict[int, str]] = {
     ApiKey.PRODUCE: (
@@ -85,11 +86,10 @@ def named_partitions(
     Topics whose id has no name in `names` are left out. Nothing is yielded for a request that can't be read,
     or if `SCHEMAS` has no partitions for its API (Fetch has none).
     """
-    found = _read(SCHEMAS.get(api_key, ""), api_key, version, frame, body)
     topic = ""
-    for struct, _ in structs(found) if found else ():
+    for struct in _structs(api_key, version, frame, body):
         if "topic" in struct:
-            topic = _text(struct["topic"])
+            topic = text_of(struct["topic"])
         elif "topic_id" in struct:
             topic = names.get(struct["topic_id"], "")
         if topic and (partition := struct.get("partition")) is not None:
@@ -99,12 +99,8 @@ def named_partitions(
 
 def transaction_of(api_key: int, version: int, frame: bytes, body: int) -> bytes:
     """Return the transactional id that a request names. Empty if it names none, or can't be read."""
-    found = _read(SCHEMAS.get(api_key, ""), api_key, version, frame, body)
-    return (
-        next((struct["transaction"] for struct, _ in structs(found) if struct.get("transaction")), b"")
-        if found
-        else b""
-    )
+    found = (struct.get("transaction") for struct in _structs(api_key, version, frame, body))
+    return next(filter(None, found), b"")
 
 
 def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int | None:
@@ -114,10 +110,10 @@ def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int
     """
     if "partition" not in SCHEMAS.get(api_key, ""):
         return None
-    found = _read(SCHEMAS[api_key], api_key, version, frame, body)
-    if found is None:
+    found = [*_structs(api_key, version, frame, body)]
+    if not found:
         return None
-    counts = [struct["partition"] for struct, _ in structs(found) if "partition" in struct]
+    counts = [struct["partition"] for struct in found if "partition" in struct]
     return sum(len(count) if isinstance(count, list) else 1 for count in counts)
 
 
@@ -131,7 +127,7 @@ def metadata_partitions(version: int, frame: bytes) -> Iterator[tuple[str, int]]
         return
     for topic in found["topics"] or ():
         for partition in topic["partitions"] or ():
-            yield _text(topic["name"]), partition["partition_index"]
+            yield text_of(topic["name"]), partition["partition_index"]
 
 
 def given(api_key: int, version: int, frame: bytes) -> Struct | None:
@@ -149,8 +145,7 @@ def changed(
     api_key: int, version: int, frame: bytes, body: int, edits: Callable[[Struct], Iterator[Edit]]
 ) -> bytes:
     """Return a request with changes to what `SCHEMAS` names. A request that can't be read stays unchanged."""
-    found = _read(SCHEMAS.get(api_key, ""), api_key, version, frame, body)
-    made = [edit for struct, _ in structs(found) for edit in edits(struct)] if found else []
+    made = [edit for struct in _structs(api_key, version, frame, body) for edit in edits(struct)]
     return edited(frame, made) if made else frame
 
 
@@ -179,12 +174,10 @@ def own_client(frame: bytes, suffix: bytes) -> bytes:
     return b"".join((length, frame[4:at], new_size, frame[at + 2 : end], suffix, frame[end:]))
 
 
-def _read(schema: str, api_key: int, version: int, frame: bytes, body: int) -> Struct | None:
+def _structs(api_key: int, version: int, frame: bytes, body: int) -> Iterator[Struct]:
+    """Yield what `SCHEMAS` names in a request. Nothing if it can't be read."""
     try:
-        return read(schema, api_key, version, frame, body, whole=False)
+        found = read(SCHEMAS.get(api_key, ""), api_key, version, frame, body, whole=False)
     except ProtocolError:
-        return None
-
-
-def _text(name: bytes | None) -> str:
-    return (name or b"").decode(errors="replace")
+        return
+    yield from (struct for struct, _ in structs(found))

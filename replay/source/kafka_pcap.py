@@ -5,18 +5,14 @@
     spark.read.format("kafka-pcap").load("/var/tmp/captures").createOrReplaceTempView("exchanges")
 
 The packets of one connection may be in several files (of a ring, of two taps), and a data source can't
-shuffle. So each task reads all files, and keeps only its own connections, chosen by a hash of their ends.
-That takes 0.8 s of CPU per GB; reading the contents takes 5 to 9 s. To read files without common connections
-apart, one process would have to read all files first, and the files of a ring share nearly all connections.
-
-On a cluster, `measure` has a task for each 16 MB. With this data source, the 64 tasks for a GB would spend
-51 s of CPU on packets of other tasks. So `measure` shuffles segments without records instead.
+shuffle. So each task reads all files, and keeps only its own connections, chosen by a hash of their ends:
+docs/reference/tables.md has the cost. `measure` shuffles segments instead.
 """
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,7 +26,7 @@ from proxy.protocol.api import ApiKey
 from proxy.text.printable import brief
 from proxy.text.units import did_you_mean
 from replay.capture.files.secrets import load
-from replay.capture.files.sources import InputError, Source, TaskInput, check_seen, expand, plan
+from replay.capture.files.sources import InputError, Source, check_seen, expand, whole
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections
 from replay.capture.kafka.pairing import Keep
@@ -42,7 +38,6 @@ from replay.source.columns import COLUMNS, batches
 _LEAST: Final = 16 << 20
 """The number of bytes of captures for which one more Spark task is worth starting."""
 _OPTIONS: Final = ("keylog", "partitions", "ports")
-_WHOLE: Final = 1 << 62
 _KEPT: Final = Keep(requests=True, responses=frozenset(ApiKey))
 _OF_LOAD: Final = frozenset({"path", "paths"})
 """The options that have the paths. Spark puts the arguments of `load` among the options."""
@@ -54,8 +49,8 @@ class KafkaPcap(DataSource):
     The path is a file, a directory, a pattern or a URI, as for `fetchgate replay measure`; `load` takes a
     list as well. Options:
 
-    - ``partitions``: the number of tasks. Each task reads all files. Default: the number of cores of the
-      driver's machine, fewer for small captures.
+    - ``partitions``: the number of tasks. Default: the number of cores of the driver's machine, fewer for
+      small captures.
     - ``ports``: the ports of brokers, with commas between them. Without it, Kafka is recognised by its bytes.
     - ``keylog``: a file with the secrets of TLS connections, as for `fetchgate replay measure --keylog`.
     """
@@ -96,31 +91,29 @@ class Part(InputPartition):
     value: int
 
 
+@dataclass
 class KafkaPcapReader(DataSourceReader):
     """A reader of captures. It reads one part of the captured connections at a time."""
 
-    def __init__(
-        self, sources: list[Source], ports: frozenset[int], parts: int, secrets: Secrets | None
-    ) -> None:
-        self._sources = sources
-        self._ports = ports
-        self._parts = parts
-        self._secrets = secrets
+    sources: list[Source]
+    ports: frozenset[int]
+    parts: int
+    secrets: Secrets | None
 
     def partitions(self) -> list[InputPartition]:
-        return [Part(number) for number in range(self._parts)]
+        return [Part(number) for number in range(self.parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        check_seen(self._sources)
-        keep = Filter(ports=self._ports, parts=self._parts, part=partition.value)
-        return batches(_events(plan(self._sources, _WHOLE), keep, self._secrets))
+        check_seen(self.sources)
+        keep = Filter(ports=self.ports, parts=self.parts, part=partition.value)
+        return batches(_events(self.sources, keep, self.secrets))
 
 
 def _events(
-    shares: Iterable[TaskInput], keep: Filter, secrets: Secrets | None = None
+    sources: list[Source], keep: Filter, secrets: Secrets | None = None
 ) -> Iterator[Exchange | ConnectionEnd]:
     connections = Connections(ports=keep.ports, keep=_KEPT, secrets=secrets)
-    return connections.read(batch for share in shares for batch in read(share, keep))
+    return connections.read(read(whole(sources), keep))
 
 
 def _check_names(options: MutableMapping[str, str]) -> None:

@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Self
 
@@ -168,21 +168,8 @@ def _in_words_and_numbers(line: str) -> list[tuple[int, str]]:
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", line)]
 
 
-_SUMS = (
-    "file_bytes",
-    "packets",
-    "captured_bytes",
-    "wire_bytes",
-    "not_ip",
-    "not_tcp",
-    "tunnelled",
-    "fragments",
-    "cut_packets",
-    "cut_headers",
-    "malformed",
-    "filtered",
-    "unknown_link",
-    "bad_records",
-    "skipped_bytes",
-    "trailing_bytes",
-)
+_SUMS = [
+    one.name
+    for one in fields(FileCounts)
+    if one.type is int and one.name not in {"number", "first_time", "last_time"}
+]

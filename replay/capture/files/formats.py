@@ -36,7 +36,6 @@ class Format:
     """The properties that all records of a file share."""
 
     kind: str
-    """`pcap` or `pcapng`."""
     order: str
     """`<` (little-endian) or `>` (big-endian). For pcapng, that of the first section."""
     fraction: int = 1_000_000

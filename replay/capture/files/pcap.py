@@ -186,7 +186,6 @@ class RecordSearch:
         """For each place in the window: whether a chain of records goes from there to something else, and no
         later chain through it can be long enough."""
         self._dead_of = -1
-        """The offset of the window of `_dead`."""
         self._seconds = (1, 1 << 32)
         second = first_time // 1_000_000_000
         # The clock of some machines starts in 1970 and jumps when the time is set.

@@ -63,13 +63,11 @@ class Source:
     """Position in the input, from 0: files are ordered by the time of their first packet. If the run adds to
     a table, the numbers continue those of the table."""
     size: int = -1
-    """As stored, in bytes. -1 if unknown."""
     modified: int = 0
     """When a regular local file was last changed, in ns since 1970; 0 for all other inputs."""
     form: Format | None = None
     """None if it is unknown (a pipe), or if there is a `problem`."""
     compression: str = ""
-    """`gzip`, `zstd`, `lz4` or ""."""
     first_time: int = 0
     """Nanoseconds since 1970 of the first packet; 0 if unknown."""
     fingerprint: str = ""
@@ -148,6 +146,11 @@ def plan(sources: Iterable[Source], share_bytes: int) -> list[TaskInput]:
         pieces.append(piece)
         room -= max(size, 0)
     return [*shares, TaskInput(pieces=tuple(pieces))] if pieces else shares
+
+
+def whole(sources: Iterable[Source]) -> TaskInput:
+    """Return all files as the input of one task."""
+    return TaskInput(pieces=tuple(FilePiece(source=source) for source in sources))
 
 
 def check_seen(sources: Iterable[Source]) -> None:
@@ -282,7 +285,6 @@ def is_table(text: str) -> bool:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key by which capture10 comes after capture9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 

@@ -29,7 +29,6 @@ class Spans:
     """Spans of files, one row each. No span is empty."""
 
     file: Column
-    """The number of the source."""
     begin: Column
     size: Column
 

@@ -156,6 +156,13 @@ def _read(
     yield _counts_row(counts, base + piece.start)
 
 
+def counts_in(batch: pa.RecordBatch) -> FileCounts | None:
+    """Return the counts of a part of a file, if this is the batch with its last row (see `read`)."""
+    if batch.num_rows != 1 or batch.column("connection")[0].as_py():
+        return None
+    return FileCounts.from_json(batch.column("payload")[0].as_py())
+
+
 def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Split a batch into batches of at most MAX_BATCH bytes of payload."""
     for begin, end in _parts(bytes_of(batch.column("payload"))[1]):

@@ -529,6 +529,20 @@ def test_records_below_the_targets_first_offset_are_not_compared() -> None:
     assert (figures["differences"], reasons(figures)) == ([], [("Fetch", SHIFTED, 1)])
 
 
+def test_equal_summaries_and_lists_are_kept_once() -> None:
+    first, second = (
+        fetch_response(11, ("t", [entry(number, 9) for number in order])) for order in ((0, 1), (1, 0))
+    )
+    other = fetch_response(11, ("t", [entry(0, 9, records=batch(5)), entry(1)]))
+    played = Played([(FETCH, each) for each in (first, second, other)])
+
+    (steps,) = (connection.steps for connection in played.script.connections)
+    one, two, three = (step.kept.summary for step in steps)  # type: ignore[attr-defined]  # they are `Kept`
+
+    assert one is two
+    assert one.listing is three.listing
+
+
 def test_first_offsets_that_were_not_captured_are_counted() -> None:
     capture = fetched()
     at = capture.index(batch(5))
@@ -536,7 +550,7 @@ def test_first_offsets_that_were_not_captured_are_counted() -> None:
     exchange = Capture().say(FETCH, 0)
     exchange.response = [capture[:at], CUT[:70], capture[at + 70 :]]
     step = played.script.connections[0].steps[0]
-    object.__setattr__(step, "kept", Keeper().keep(exchange, step))
+    step.kept = Keeper().keep(exchange, step)
 
     figures = played.now(fetched(entry(0, 9, records=batch(4, crc=8))))
 
@@ -755,17 +769,17 @@ def model(*, topics: Iterable[str] = ("t", "u"), seed: int = 0) -> ModelBroker:
 async def played_at(served: Served, **options: object) -> DriveReport:
     """Play the capture of a client of two topics, without and with a session."""
     here = model()
-    capture, keeper = Capture(here), Keeper()
+    capture = Capture(here)
     capture.say(request(ApiKey.API_VERSIONS, 0), 0)
     for number, (version, epoch) in enumerate([(12, -1), (11, 0)], 1):
         capture.say(fetch(version, ("t", 0, 0), ("t", 1, 1), ("u", 0, 0), session=(0, epoch)), number)
     (session,) = here.cache.sessions
     capture.say(fetch(11, session=(session, 1)), 9)
-    maker = ScriptMaker(keep=keeper.keep)
+    maker = ScriptMaker(keep=Keeper().keep)
     for exchange in capture.exchanges:
         maker.add(exchange)
-    told = DriveOptions(target=served.address, speed=None, offsets=OffsetPolicy.KEEP, **options)  # type: ignore[arg-type]  # fields of DriveOptions
-    return await drive(maker.finish(), told, lambda _done, _all: None, [], keeper)
+    told = DriveOptions(target=served.address, compare=True, speed=None, **options)  # type: ignore[arg-type]  # fields of DriveOptions
+    return await drive(maker.finish(), told, lambda _done, _all: None, [])
 
 
 async def test_nothing_differs_at_a_broker_with_the_same_records() -> None:

@@ -7,7 +7,7 @@ import pytest
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.messages import read, structs
 from replay.drive.identities import Identities
-from replay.drive.script import Original, Step
+from replay.drive.script import Step
 from replay.protocol.naming import SCHEMAS, given
 from tests.replay.drive.captured import request
 from tests.replay.drive.test_batches import batch
@@ -20,13 +20,10 @@ def step(frame: bytes, response: bytes = b"") -> Step:
     """Return a request with its captured response."""
     api_key, version, _, _, body = request_header(frame, 4)
     return Step(
-        at=0.0,
         api_key=api_key,
         version=version,
-        original=Original(len(frame), 0, 0.0),
         frame=frame,
         body=body,
-        in_flight=0,
         identities=given(api_key, version, response) if response else None,
     )
 

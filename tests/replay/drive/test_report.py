@@ -14,10 +14,9 @@ from replay.drive.report import (
     left_out_rows,
     render,
     render_plan,
-    saving_figures,
     to_csv,
 )
-from replay.drive.saving import DriveSaving, GatewayCounters
+from replay.drive.saving import GatewayCounters, measured
 from replay.drive.script import LeftOut
 from replay.drive.tally import DriveTotals
 from replay.protocol.errors import Errors
@@ -38,10 +37,11 @@ def tally() -> DriveTotals:
 
 
 def report() -> DriveReport:
-    gateway = GatewayCounters(broker_request=400, broker_response=600, broker_records=360)
-    saving = DriveSaving(
-        gateway=gateway, direct_request=4000, direct_response=6000, direct_records=360, others=False
-    )
+    counted = GatewayCounters(broker_request=400, broker_response=600, broker_records=360)
+    direct = DriveTotals()
+    direct.sent(1, 4000)
+    direct.answered(1, 6000, 0.1)
+    direct.of(1).record_bytes = 360
     return {
         "version": "1.2.3",
         "settings": {
@@ -78,7 +78,7 @@ def report() -> DriveReport:
             *figures("target", tally()),
             *figures("against", DriveTotals()),
         ],
-        "saving": saving_figures(saving),
+        "saving": measured(counted, DriveTotals(), direct),
         "compare": None,
         "problems": ["a.pcap: 3 bytes after the last packet"],
     }

@@ -49,18 +49,19 @@ def test_only_fetches_count_and_only_the_runs_own() -> None:
 
     saving = measured(COUNTERS - before, tally(990, 1990), tally(1000, 2000))
 
-    assert (saving.gateway_bytes, saving.direct_bytes) == (210, 3000)
-    assert (saving.saved_bytes, saving.saved_ratio) == (2790, 0.93)
-    assert not saving.others
+    assert (saving["gateway_request_bytes"], saving["gateway_response_bytes"]) == (60, 150)
+    assert (saving["direct_request_bytes"], saving["direct_response_bytes"]) == (1000, 2000)
+    assert (saving["saved_bytes"], saving["saved_ratio"]) == (2790, 0.93)
+    assert not saving["other_clients"]
 
 
 def test_other_clients_of_the_gateway_are_noticed() -> None:
-    assert measured(COUNTERS, tally(999, 2000), tally(1, 1)).others
-    assert measured(COUNTERS, tally(1000, 2001), tally(1, 1)).others
+    assert measured(COUNTERS, tally(999, 2000), tally(1, 1))["other_clients"]
+    assert measured(COUNTERS, tally(1000, 2001), tally(1, 1))["other_clients"]
 
 
 def test_nothing_saves_nothing() -> None:
-    assert measured(GatewayCounters(), DriveTotals(), DriveTotals()).saved_ratio == 0.0
+    assert measured(GatewayCounters(), DriveTotals(), DriveTotals())["saved_ratio"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.drive.mapping import FetchMapping, Overrides
-from replay.drive.script import Step
 from replay.drive.sessions import Session, SideSessions
 from replay.drive.topics import Topic
 from tests.frames import fetch
@@ -32,19 +31,8 @@ class Client:
     def say(self, frame: bytes, given: int = 0) -> tuple[wire.FetchRequest, Session | None] | None:
         capture = Capture()
         capture.say(frame, 0, answered=False)
-        (captured,) = script(capture).connections[0].steps
-        step = Step(
-            at=0.0,
-            original=captured.original,
-            api_key=1,
-            version=captured.version,
-            frame=captured.frame,
-            body=captured.body,
-            in_flight=0,
-            session_id=captured.session_id,
-            session_epoch=captured.session_epoch,
-            given=given,
-        )
+        (step,) = script(capture).connections[0].steps
+        step.given = given
         mapped = self.mapping.map(step)
         assert mapped is not None
         built = self.sessions.frame(step, mapped)

@@ -10,7 +10,7 @@ from kio.serial import entity_writer
 
 from proxy.protocol.api import ApiKey, response_header
 from replay.capture.kafka.exchange import CUT
-from replay.drive.summaries import UNKNOWN, WHOLE, Summaries, Summary, numbers
+from replay.drive.summaries import UNKNOWN, WHOLE, Summary, numbers, summarize
 from tests.frames import entry, fetch_response
 from tests.replay.drive.captured import batch
 from tests.replay.protocol.kio_entities import classes, made
@@ -21,7 +21,7 @@ IN_DETAIL = {ApiKey.PRODUCE, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.API_VE
 
 
 def read(api_key: int, version: int, *pieces: bytes | memoryview) -> Summary:
-    summary = Summaries().read(api_key, version, 0, pieces)
+    summary = summarize(api_key, version, 0, pieces)
     assert summary is not None
     return summary
 
@@ -166,20 +166,4 @@ def test_a_broker_that_lacks_the_version_of_api_versions_has_error_35() -> None:
 def test_what_does_not_parse_has_no_summary() -> None:
     frame = raw.frame(bytes(4) + b"\xff")
     for key in (*IN_DETAIL, ApiKey.FETCH, ApiKey.HEARTBEAT):
-        assert Summaries().read(key, 4 if key == ApiKey.FETCH else 0, 0, (frame,)) is None
-
-
-def test_equal_summaries_and_lists_are_kept_once() -> None:
-    summaries = Summaries()
-    first, second = (
-        fetch_response(11, ("t", [entry(number, 9) for number in order])) for order in ((0, 1), (1, 0))
-    )
-    other = fetch_response(11, ("t", [entry(0, 9, records=batch(5)), entry(1)]))
-    one, two, three = (
-        summaries.read(ApiKey.FETCH, 11, 0, (each,), keep=True) for each in (first, second, other)
-    )
-
-    assert one is two
-    assert one is not None
-    assert three is not None
-    assert one.listing is three.listing
+        assert summarize(key, 4 if key == ApiKey.FETCH else 0, 0, (frame,)) is None

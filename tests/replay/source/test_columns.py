@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from replay.capture.files.sources import expand, plan
+from replay.capture.files.sources import expand
 from replay.capture.kafka.exchange import Exchange
 from replay.capture.packets.tcp import EVERYTHING, Filter
 from replay.cli import main
@@ -20,8 +20,8 @@ DOCS = Path(__file__).parents[3] / "docs" / "reference" / "tables.md"
 
 
 def rows(*captures: Path, keep: Filter = EVERYTHING) -> list[dict[str, Any]]:
-    shares = plan(expand(map(str, captures)), 1 << 62)
-    return [row for batch in batches(_events(shares, keep)) for row in batch.to_pylist()]
+    events = _events(expand(map(str, captures)), keep)
+    return [row for batch in batches(events) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("name", [name.removesuffix(".truth") for name in NAMES])
