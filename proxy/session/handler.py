@@ -200,7 +200,7 @@ class FetchSessionHandler:
         """
         table = PartitionTable(listing.layout, isolation_level, len(listing))
         everything = np.arange(len(listing))
-        self.table = None
+        self.table = self.rotation = None
         # A partition that is listed twice has only one row in the lookup.
         if not table.add(listing, everything) or table.place(table.locate(listing)) != len(listing):
             return False
