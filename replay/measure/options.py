@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
-from proxy.addresses import whole_number
-from proxy.features.limits.options import MAX_MIN_BYTES, MAX_WAIT
+from proxy.addresses import MAX_INT32, whole_number
 from proxy.text.options import ConfigError, Given, option, repeated
 from proxy.text.units import seconds, size, switch
 from proxy.text.values import one_of
@@ -24,6 +23,8 @@ MEMBERS: Final = range(2, 65)
 """The allowed numbers of members."""
 STDOUT: Final = "-"
 """The value of --json without a file."""
+MAX_WAIT: Final = 5.0
+"""The longest --fetch-max-wait in seconds, as in the gateway, whose features can be deleted."""
 _CURRENCY: Final = 8
 """The maximum length of the name of a currency."""
 _PRICES: Final = 1e-12, 1e15
@@ -40,8 +41,8 @@ def _host(text: str) -> str:
 
 
 def _min_bytes(text: str) -> int:
-    if (found := size(text, lowest=1)) > MAX_MIN_BYTES:
-        raise ValueError(f"{text!r} is too large: min_bytes is at most {MAX_MIN_BYTES}")
+    if (found := size(text, lowest=1)) > MAX_INT32:
+        raise ValueError(f"{text!r} is too large: min_bytes is at most {MAX_INT32}")
     return found
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from proxy.__main__ import main
+from proxy.features.limits import options as gateway
 from replay.capture.kafka.exchange import Exchange
+from replay.measure import options
 from replay.measure.floors import NO_FLOORS, FloorLog, Floors
 from replay.report.floors import fetches_left
 from replay.report.model import Report
@@ -59,6 +61,10 @@ def test_fetches_end_when_they_have_enough(version: int) -> None:
         "later": 50 * 100_000,
         "later_at_most_ms": 2_000,
     }
+
+
+def test_the_longest_wait_is_that_of_the_gateway() -> None:
+    assert options.MAX_WAIT == gateway.MAX_WAIT
 
 
 def test_fetches_end_when_they_have_waited() -> None:
