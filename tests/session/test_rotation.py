@@ -249,8 +249,7 @@ def test_fewer_and_more_partitions_make_another_circle() -> None:
 
 
 def test_a_list_that_no_table_can_hold_leaves_no_rotation_of_the_last_one() -> None:
-    way, rotation = ready(16, 4)
-    way.handler.rotation = rotation
+    way, _ = ready(16, 4)
     sparse = listed(parsed(fetch(16, ("t", 0), ("t", 2**31 - 1))))
     assert way.handler.learn_listing(sparse, 0) is False
     assert (way.handler.table, way.handler.rotation) == (None, None)
