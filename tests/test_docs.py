@@ -38,6 +38,11 @@ def text(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
+def words_in(markdown: str) -> int:
+    """Return the number of words, without the addresses of links."""
+    return len(re.findall(r"\S*\w\S*", LINK.sub("]", markdown)))
+
+
 @cache
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
@@ -127,10 +132,8 @@ def test_a_picture_is_of_this_version(file: Path, draw: Callable[[], str]) -> No
 
 def test_what_users_need_to_read_is_no_more_than_20_000_words() -> None:
     """The pages in docs/users have at most 20,000 words, without code and the addresses of links."""
-    words = 0
-    for page in (ROOT / "docs" / "users").rglob("*.md"):
-        words += len(re.findall(r"\S*\w\S*", LINK.sub("]", CODE_BLOCK.sub("", text(page)))))
-    assert words <= MAX_WORDS
+    pages = (ROOT / "docs" / "users").rglob("*.md")
+    assert sum(words_in(CODE_BLOCK.sub("", text(page))) for page in pages) <= MAX_WORDS
 
 
 def test_the_changelog_is_short_enough_to_be_read() -> None:

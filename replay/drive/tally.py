@@ -3,9 +3,10 @@
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Final
 
+from proxy.adding import Figures
 from proxy.protocol.api import ApiKey
 from replay.protocol.errors import Errors
 from replay.protocol.fetches import FetchSummary
@@ -14,7 +15,7 @@ PERCENTILES: Final = (50, 90, 99)
 
 
 @dataclass(slots=True, kw_only=True)
-class RequestCounts:
+class RequestCounts(Figures):
     """The counts of one API on one side. Bytes are those of whole frames, including the 4-byte length."""
 
     sent: int = 0
@@ -31,10 +32,6 @@ class RequestCounts:
     """Errors of single entries in responses (partitions, topics, groups, members), by error code."""
     unreadable: int = 0
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
-
-    def add(self, other: "RequestCounts") -> None:
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
 
 class DriveTotals:

@@ -5,8 +5,9 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final
 
+from proxy.adding import Figures
 from proxy.protocol.api import REQUEST_START_BYTES, ApiKey, request_header
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout
 from proxy.protocol.fetch_request import parse_fetch_request
@@ -27,7 +28,7 @@ _NO_TAGS: Final = b"\0"
 
 
 @dataclass(slots=True)
-class ApiCounts:
+class ApiCounts(Figures):
     """Counts of the exchanges with one API key."""
 
     requests: int = 0
@@ -37,11 +38,7 @@ class ApiCounts:
     unanswered: int = 0
     versions: Counter[int] = field(default_factory=Counter)
 
-    def merge(self, other: Self) -> None:
-        for one in dataclasses.fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
-
-    def add(self, exchange: Exchange) -> None:
+    def count(self, exchange: Exchange) -> None:
         self.requests += exchange.request_bytes > 0
         self.responses += exchange.response_bytes > 0
         self.request_bytes += exchange.request_bytes
@@ -170,7 +167,7 @@ class Inspection:
         key = counts.keys.get(event.api_key)
         if key is None:
             key = counts.keys[event.api_key] = ApiCounts()
-        key.add(event)
+        key.count(event)
         self.sides.add(event)
         if event.api_key == ApiKey.FETCH:
             counts.fetch.add(event)

@@ -80,7 +80,7 @@ def _keys(kafka: list[ConnectionCounts], *, broad: bool) -> Table:
     keys: dict[int, ApiCounts] = {}
     for connection in kafka:
         for api_key, counts in connection.keys.items():
-            keys.setdefault(api_key, ApiCounts()).merge(counts)
+            keys.setdefault(api_key, ApiCounts()).add(counts)
     columns = ("API", "versions", ">requests", ">bytes", ">responses", ">bytes", ">without response")
     table = _table("Requests", *columns, broad=broad)
     table.columns[0].no_wrap = True

@@ -184,7 +184,7 @@ class Collected:
         elif row not in DETAILS:
             self.rows[row] += group["count"]
         if row not in DETAILS and row != "closing":
-            self._now.zone_bytes[group["client_id"], group["software"]].add(group)
+            self._now.zone_bytes[group["client_id"], group["software"]].count(group)
         for detail in group["details"]:
             self._add_detail(self._now, group, detail)
         if group["counted"]:

@@ -6,10 +6,11 @@ tells them. Until then, bytes are kept by the broker's address.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
+from proxy.adding import Figures
 from proxy.protocol.api import ApiKey
 from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure.digest import Summary
@@ -52,14 +53,7 @@ class LogSpan(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Sums:
-    def merge(self, other: Self) -> None:
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
-
-
-@dataclass(slots=True)
-class ZoneBytes(_Sums):
+class ZoneBytes(Figures):
     """Bytes of whole frames, by what they are and by direction."""
 
     record_bytes: int = 0
@@ -79,7 +73,7 @@ class ZoneBytes(_Sums):
     def responses(self) -> int:
         return self.fetch_responses + self.produce_responses + self.other_responses
 
-    def add(self, group: Mapping[str, Any]) -> None:
+    def count(self, group: Mapping[str, Any]) -> None:
         requests, responses = group["request_bytes"], group["response_bytes"]
         if group["api_key"] == ApiKey.FETCH:
             if group["counted"]:
@@ -95,7 +89,7 @@ class ZoneBytes(_Sums):
 
 
 @dataclass(slots=True)
-class TopicBytes(_Sums):
+class TopicBytes(Figures):
     """The bytes of a topic in fetches: its entries, and the topic elements with them."""
 
     record_bytes: int = 0
@@ -129,7 +123,7 @@ class ZoneSums:
 
     def add_connection(self, zone: str, broker: str, clients: Mapping[tuple[str, str], ZoneBytes]) -> None:
         for client, one in clients.items():
-            self.clients[zone, broker, *client].merge(one)
+            self.clients[zone, broker, *client].add(one)
 
     def add_summary(self, summary: Summary, names: Iterable[tuple[str, str]]) -> None:
         """Add what the summary of a connection has. `names` are those of its topics."""
@@ -149,9 +143,9 @@ class ZoneSums:
 
     def merge(self, other: "ZoneSums") -> None:
         for client, one in other.clients.items():
-            self.clients[client].merge(one)
+            self.clients[client].add(one)
         for name, totals in other.topics.items():
-            self.topics[name].merge(totals)
+            self.topics[name].add(totals)
         self.connections += other.connections
         for (cluster, _), node in other.nodes.items():
             self._add_node(cluster, node)

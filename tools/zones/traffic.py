@@ -10,14 +10,13 @@ from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import ProtocolError
-from replay.capture.files.sources import expand, plan
+from replay.capture.files.sources import expand, whole
 from replay.capture.kafka.exchange import Exchange
 from replay.capture.kafka.exchanges import Connections
 from replay.capture.kafka.pairing import Keep
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import Filter
 
-_ALL: Final = 1 << 62
 _SECOND: Final = 1_000_000_000
 
 
@@ -78,8 +77,7 @@ def traffic(folder: Path, nodes: Mapping[int, int | None]) -> dict[str, Traffic]
 
 def _fetches(folder: Path, ports: frozenset[int]) -> Iterator[Exchange]:
     connections = Connections(ports=ports, keep=Keep(responses=frozenset({ApiKey.FETCH})))
-    shares = plan(expand([str(folder)]), _ALL)
-    for event in connections.read(batch for share in shares for batch in read(share, Filter(ports=ports))):
+    for event in connections.read(read(whole(expand([str(folder)])), Filter(ports=ports))):
         if isinstance(event, Exchange) and event.api_key == ApiKey.FETCH:
             yield event
 
