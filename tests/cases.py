@@ -1,7 +1,7 @@
 """The sections, traps and cases that docs/developers/fetch-semantics.md numbers, and where they are cited.
 
 A citation is written "section 2.3", "Case 17", "Cases 22 to 27", "cases 14 and 15", "Trap 25a"; in comments
-of the code "fetch-semantics 2.3 (case 17)".
+of the code "fetch-semantics 2.3 (case 17)". Rules are those of proxy/features/racks/README.md.
 """
 
 import ast
@@ -16,13 +16,16 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "developers" / "fetch-semantics.md"
+RULES: Final = ROOT / "proxy" / "features" / "racks" / "README.md"
 
 _NUMBER: Final = r"\d+a?"
-_CITATION: Final = re.compile(rf"\b(case|trap)s? ({_NUMBER}(?:(?:, | and | to ){_NUMBER})*)", re.IGNORECASE)
+_CITATION: Final = re.compile(
+    rf"\b(case|trap|rule)s? ({_NUMBER}(?:(?:, | and | to ){_NUMBER})*)", re.IGNORECASE
+)
 _SECTION: Final = re.compile(
     r"(?:fetch-semantics(?:\.md)?,? (?:section )?|\bsection )(\d+(?:\.\d+)?)", re.IGNORECASE
 )
-_WORD: Final = re.compile(r"\b(?:cases?|traps?)\s|section|fetch-semantics", re.IGNORECASE)
+_WORD: Final = re.compile(r"\b(?:cases?|traps?|rules?)\s|section|fetch-semantics", re.IGNORECASE)
 """Every citation contains a match of this pattern. A file without a match is skipped, because reading a file
 token by token is slow.
 """
@@ -47,12 +50,18 @@ def cases() -> frozenset[str]:
     return frozenset(re.findall(r"^(\d+)\. ", _between("## 7.", "## 8."), re.MULTILINE))
 
 
+@cache
+def rules() -> list[str]:
+    """Return the numbers of all rules, in the order of the page."""
+    return re.findall(rf"^- \*\*({_NUMBER})\.\*\*", RULES.read_text(), re.MULTILINE)
+
+
 def _between(start: str, end: str) -> str:
     return PAGE.read_text().split(f"\n{start}")[1].split(f"\n{end}")[0]
 
 
 def cited(text: str) -> set[tuple[str, str]]:
-    """Return (case or trap, number) for each citation in a text."""
+    """Return (case, trap or rule, number) for each citation in a text."""
     found: set[tuple[str, str]] = set()
     for kind, numbers in _CITATION.findall(" ".join(text.split())):
         for span in re.split(r", | and ", numbers):

@@ -10,6 +10,7 @@ from tests.cases import (
     cited_sections,
     citing_tests,
     prose,
+    rules,
     sections,
     traps,
 )
@@ -44,6 +45,7 @@ def test_a_live_broker_shows_these_cases_too() -> None:
 
 def test_each_citation_leads_somewhere() -> None:
     known = {("case", number) for number in cases()} | {("trap", number) for number in traps()}
+    known |= {("rule", number) for number in rules()}
     astray = {path: cited(text) - known for path, text in prose().items()}
     astray_sections = {path: cited_sections(text) - sections() for path, text in prose().items()}
 
@@ -55,6 +57,12 @@ def test_the_page_has_the_numbers_that_it_always_had() -> None:
     assert cases() == {str(number) for number in range(1, 99)}
     assert traps() == {"5a", "25a", *(str(number) for number in range(1, 53))}
     assert {"0", "1.1", "1.8", "2.9", "3.3", "4", "5", "6.13", "7", "8"} <= sections()
+
+
+def test_each_rule_of_racks_has_one_number_and_is_cited_by_tests() -> None:
+    assert rules() == [str(number) for number in range(1, len(rules()) + 1)]
+    tests = [text for path, text in prose().items() if path.startswith("tests/features/racks/")]
+    assert {("rule", number) for number in rules()} <= {each for text in tests for each in cited(text)}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A follower that is late, closed, or too early: rules 28 and 30 of docs/developers/zones.md."""
+"""A follower that is late, closed, or too early: rules 10 and 12 of proxy/features/racks/README.md."""
 
 from collections import Counter
 

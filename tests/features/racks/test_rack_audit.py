@@ -1,4 +1,4 @@
-"""Bytes with brokers are counted by zone ("The audit" in docs/developers/zones.md)."""
+"""Bytes with brokers are counted by zone (`--rack`; proxy/features/racks/README.md)."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Reading from a replica that Metadata names as leader: rules 27, 29 and 31 of zones.md."""
+"""Reading from a replica: rules 9, 11 and 13 of proxy/features/racks/README.md."""
 
 from collections import Counter
 from typing import Final

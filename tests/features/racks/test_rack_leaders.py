@@ -1,4 +1,4 @@
-"""A replica as leader (`proxy.features.racks.rack_leaders`): rules 19 to 21 of docs/developers/zones.md."""
+"""A replica as leader (`RackLeaders`): rules 1 to 3 of proxy/features/racks/README.md."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

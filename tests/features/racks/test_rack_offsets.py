@@ -1,4 +1,4 @@
-"""What only a leader answers, if replicas are named: rules 22 to 26 of docs/developers/zones.md."""
+"""What only a leader answers, if replicas are named: rules 4 to 8 of proxy/features/racks/README.md."""
 
 from typing import Any, Final
 
@@ -257,7 +257,7 @@ def own_connections(gateway: Gateway) -> list[Own]:
 
 
 def test_rule_22_the_gateway_connects_if_the_client_has_not_authenticated() -> None:
-    """Nothing tells its connection from one of the client's. Without a response, rule 23 holds."""
+    """Nothing tells its connection from one of the client's. Without a response, rule 5 holds."""
     for answers in (True, False):
         gateway = Gateway()
         own = own_connections(gateway)

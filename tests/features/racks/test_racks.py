@@ -1,4 +1,4 @@
-"""The racks of brokers and their zones ("The audit" in docs/developers/zones.md)."""
+"""The racks of brokers and their zones (`--rack`; proxy/features/racks/README.md)."""
 
 import pytest
 

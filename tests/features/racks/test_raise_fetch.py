@@ -1,4 +1,4 @@
-"""Fetches of v10 reach a follower as v11 (rule 26 of docs/developers/zones.md), in bytes."""
+"""Fetches of v10 reach a follower as v11 (rule 8 of proxy/features/racks/README.md), in bytes."""
 
 from typing import Any, Final
 
