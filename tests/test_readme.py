@@ -21,9 +21,7 @@ def test_it_is_read_in_five_minutes() -> None:
     assert words_in(README) <= MAX_WORDS
 
 
-@pytest.mark.parametrize(
-    "first", ["make demo ", "make test ", "(docs/fetch.svg)", "(docs/users/alternatives.md)"]
-)
+@pytest.mark.parametrize("first", ["make demo ", "make test ", "(docs/fetch.svg)", "(docs/users/decide.md)"])
 def test_the_first_screen_has_the_two_commands_the_picture_and_the_alternatives(first: str) -> None:
     assert first in "\n".join(README.splitlines()[:SCREEN])
 

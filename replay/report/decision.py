@@ -60,7 +60,7 @@ than `_PAYS`, because waiting delays records."""
 _WAITING: Final = 2.0
 """Fetches a second on a connection if each waits for fetch.max.wait.ms (500 by default)."""
 _MIN_BYTES: Final = 65_536
-"""The least `fetch.min.bytes` that is advised, see docs/users/alternatives.md."""
+"""The least `fetch.min.bytes` that is advised, see docs/users/decide.md."""
 _GATEWAY_DELAY: Final = 0.1
 """How much later records come through a gateway, in ms: the median of `tools.bench --only latency`."""
 _RECORDS: Final = 0.9

@@ -22,7 +22,7 @@ megabytes per second and milliseconds are not.
 - `replay`: `measure` and `inspect` of large generated captures, compared with tshark; a cluster, many
   connections; cold starts.
 - `zones`: the options of racks (docs/users/zones.md): bytes that cross zones, latency at a follower.
-- `alternatives`: one consumer with other ways to fewer bytes (docs/users/alternatives.md).
+- `alternatives`: one consumer with other ways to fewer bytes (docs/users/decide.md).
 - `setup`: what it takes to set fetchgate up.
 
 `stage` has the broker and the routes to it. `load` has the programs that produce and consume, each in its own

@@ -12,7 +12,8 @@ from replay.report.csv import COLUMNS, ZONE_COLUMNS
 from replay.report.model import Net, NetBetweenZones, NetRow, Report, SidecarNeed
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = "".join((DOCS / folder / "report.md").read_text() for folder in ("users", "reference"))
+PAGES = ("users/report.md", "users/decide.md", "reference/report.md")
+PAGE = "".join((DOCS / page).read_text() for page in PAGES)
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
 
 
