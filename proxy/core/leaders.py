@@ -1,7 +1,7 @@
 """Remembers the leaders of partitions, from responses to all clients of a process. Sans-IO.
 
 The leader with the greater epoch is newer (KIP-951). If a Metadata response has older leaders, they are
-replaced (docs/developers/kip-951.md). Topics are identified by topic id, so a recreated topic is a new topic.
+replaced (docs/developers/design.md). Topics are identified by topic id, so a recreated topic is a new topic.
 """
 
 from collections.abc import Iterable
