@@ -2,7 +2,7 @@
 
 The first server is a live broker with sessions. The second one is a gateway in front of a broker with 0
 session slots. The comparison ignores session ids, topic ids, throttle times, and the time and the checksum of
-transaction markers. The steps avoid intended differences (docs/developers/kip-227.md).
+transaction markers. The steps avoid intended differences (docs/developers/sessions.md).
 """
 
 import random

@@ -71,7 +71,7 @@ exit codes: 0: the records are the same, and the link takes what a native sessio
 """
 NEXT = """\
 Try next: the two commands of docs/users/deploy/two-gateways.md.
-docs/developers/kip-227.md says how it works.
+docs/developers/sessions.md says how it works.
 """
 
 
