@@ -82,10 +82,9 @@ def links_of(page: Path) -> Iterator[Path]:
 
 
 def test_each_page_is_found_from_the_first_one() -> None:
-    """`docs/README.md` links each page. `deploy.md` links those of its folder."""
+    """`docs/README.md` links each page."""
     found = {*links_of(DOCS / "README.md")}
-    of_deploy = {*(DOCS / "users" / "deploy").glob("*.md")} & {*links_of(DOCS / "users" / "deploy.md")}
-    assert {*DOCS.rglob("*.md")} - found - of_deploy - {DOCS / "README.md"} == set()
+    assert {*DOCS.rglob("*.md")} - found - {DOCS / "README.md"} == set()
 
 
 # A client

@@ -39,7 +39,7 @@ HEADER: Final = (
     "slots used at each broker",
 )
 _RESPONSES: Final = 5 / 4
-"""The memory of responses and requests in flight, in `--max-inflight-bytes`: docs/users/deploy/running.md."""
+"""The memory of responses and requests in flight, in `--max-inflight-bytes`: docs/users/run.md."""
 _OTHER: Final = 76_000_000
 """The response completed at the limit, clients' sessions, and the leaders of partitions."""
 _STEP: Final = 32 << 20

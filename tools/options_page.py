@@ -19,7 +19,7 @@ _INTRODUCTION: Final = f"""\
 # Options
 
 `{RENEW}` writes this page from the declarations of the options; `--help` has the same texts.
-[Options](../users/deploy/running.md#options) explains how sizes, times and switches are written.
+[Options](../users/run.md#options) explains how sizes, times and switches are written.
 
 An option `--max-sessions` is also the variable `FETCHGATE_MAX_SESSIONS` and the key `max_sessions` of the
 TOML file of `--config`. A flag overrides the variable; the variable overrides the file. A *live* option

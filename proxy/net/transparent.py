@@ -104,7 +104,7 @@ def _listen(address: Address, mode: str, binding: Binding) -> list[socket.socket
             raise
         raise ConfigError(
             "--transparent tproxy needs CAP_NET_RAW: start the gateway with it, or give systemd's socket"
-            " Transparent=yes (see docs/users/deploy/transparent.md), or use redirect"
+            " Transparent=yes (see docs/users/linux.md), or use redirect"
         ) from None
 
 

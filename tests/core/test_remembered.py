@@ -22,7 +22,7 @@ from tests.playbook import Playbook, api_versions, full, request, response
 HEARTBEAT, PRODUCE = ApiKey.HEARTBEAT, ApiKey.PRODUCE
 CONNECTION_BYTES = 32_768
 """The maximum memory of a connection in bytes, not counting the partitions of its fetches
-(docs/users/deploy/running.md)."""
+(docs/users/run.md)."""
 
 
 def tagged(asked: bytes, size: int) -> bytes:

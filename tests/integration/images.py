@@ -83,7 +83,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
         # The base images that are made here have the tags of others, not their digests.
         file = folder / "Containerfile"
         file.write_text(without_digests(CONTAINERFILE.read_text()))
-        for line in (line for line in commands("containers") if line.startswith("podman build")):
+        for line in (line for line in commands("kubernetes") if line.startswith("podman build")):
             podman.run(*(str(file) if ROOT / word == CONTAINERFILE else word for word in line.split()))
         yield podman
         podman.run("podman", "rm", "--all", "--force")

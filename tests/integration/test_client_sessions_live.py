@@ -129,7 +129,7 @@ def test_two_gateways_in_a_row_have_sessions_between_them(
     """Two gateways use a session between them. The client and Kafka 1.0 use none."""
     options = [[word for word in line.split() if word.startswith("--")] for line in IN_A_ROW]
     assert options == [["--bootstrap", "--listen"], ["--bootstrap"]], (
-        "as docs/users/deploy/two-gateways.md says, and as here"
+        "as docs/users/two-gateways.md says, and as here"
     )
     with Broker("1.0.2") as broker, Admin(broker.address) as admin:
         admin.create_topic("events", partitions=PARTITIONS)

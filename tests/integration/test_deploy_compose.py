@@ -45,7 +45,7 @@ def _run(*command: str) -> str:
 
 @pytest.mark.parametrize(
     ("example", "gateway"),
-    [("containers", "fetchgate"), ("two-gateways", "near")],
+    [("kubernetes", "fetchgate"), ("two-gateways", "near")],
     indirect=["example"],
 )
 def test_the_client_of_the_example_is_saved_for(example: list[str], gateway: str) -> None:

@@ -33,7 +33,7 @@ from tests.integration.namespaces import (
     place,
 )
 from tests.integration.sidecar import USER, Sidecar, as_user
-from tests.tools.test_deploy import DOCS, LENT, SETTINGS, UNITS, blocks, environment_file, unit
+from tests.tools.test_deploy import DOCS, LENT, SETTINGS, SYSTEMD, UNITS, environment_file, unit
 from tools.certificates import Authority
 from tools.kafka.raw import API_VERSIONS, RawConnection
 from tools.netns import Namespace
@@ -223,7 +223,7 @@ def has_session(client: Fetcher, admin: int = 9464) -> bool:
             return bool(links) and all(link["session_id"] for link in links)
 
 
-INSTALL, START, SEVERAL, TRANSPARENTLY, LEAVE = blocks("systemd")
+INSTALL, START, SEVERAL, TRANSPARENTLY, LEAVE = SYSTEMD
 UNPACK: Final = 2
 """How many commands of the documentation run before the machine boots, because they need a package index."""
 ENVIRONMENT: Final = "/etc/fetchgate/fetchgate.env"

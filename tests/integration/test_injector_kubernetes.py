@@ -20,7 +20,7 @@ from tests.integration.bystander import until
 from tests.integration.namespaces import LACKING
 from tests.integration.node import ABSENT_API, HOST, ApiServer
 from tests.tools.injector import Injector, injector
-from tests.tools.test_deploy import ROOT
+from tests.tools.test_deploy import INJECTION, ROOT, USERS
 from tests.tools.test_helm import HELM
 from tools.certificates import Authority, Pair
 from tools.netns import Namespace
@@ -33,11 +33,7 @@ pytestmark = [
     pytest.mark.skipif(HELM is None, reason="no helm here"),
 ]
 
-PAGES: Final = [
-    (ROOT / "docs" / page).read_text()
-    for page in ("users/injection.md", "reference/annotations.md", "reference/injection.md")
-]
-BLOCKS: Final = re.findall(r"```(sh|yaml)\n(.*?)```", "".join(PAGES), re.DOTALL)
+BLOCKS: Final = re.findall(r"```(sh|yaml)\n(.*?)```", INJECTION, re.DOTALL)
 (
     BY_CERT_MANAGER,
     BY_KUSTOMIZE,
@@ -45,9 +41,6 @@ BLOCKS: Final = re.findall(r"```(sh|yaml)\n(.*?)```", "".join(PAGES), re.DOTALL)
     ASK,
     SHOW,
     SHOW_OTHERS,
-    TAKE_OUT,
-    UNINSTALL,
-    DELETE,
     CANARY,
     END_CANARY,
     RESTART,
@@ -58,11 +51,13 @@ BLOCKS: Final = re.findall(r"```(sh|yaml)\n(.*?)```", "".join(PAGES), re.DOTALL)
     TURN_OFF,
     TURN_ON,
     SHOW_OFF,
+    TAKE_OUT,
+    UNINSTALL,
+    DELETE,
 ) = [text for kind, text in BLOCKS if kind == "sh"]
-TURN_ALL_OFF: Final = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/users/fleet.md").read_text(), re.DOTALL)[
-    -1
-]
-ANNOTATION, RACK, DIFFERENCES, _ = [text for kind, text in BLOCKS if kind == "yaml"]
+*_, TURN_ALL_OFF = re.findall(r"```sh\n(.*?)```", (USERS / "fleet.md").read_text(), re.DOTALL)
+ANNOTATION, DIFFERENCES, _ = [text for kind, text in BLOCKS if kind == "yaml"]
+(RACK,) = re.findall(r"```yaml\n(extraEnv:.*?)```", (USERS / "zones.md").read_text(), re.DOTALL)
 SERVICE, PORT = "fetchgate-injector", 9443
 VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"
 GATEWAY: Final = {"name": VARIABLE, "value": "127.0.0.1:19092"}

@@ -1,4 +1,4 @@
-"""A gateway's memory stays within the limits in docs/users/deploy/running.md, all parts at theirs."""
+"""A gateway's memory stays within the limits in docs/users/run.md, all parts at theirs."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

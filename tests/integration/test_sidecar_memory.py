@@ -34,7 +34,7 @@ PARKED: Final = 60
 PATIENCE: Final = 90.0
 """The time limit for closing the parked clients, in seconds: 4 until they count, 30 more, ticks."""
 SYSTEM_BYTES: Final = 300_000
-"""What the system keeps for a client that does not read (docs/reference/memory.md)."""
+"""What the system keeps for a client that does not read (docs/users/run.md)."""
 
 
 @pytest.fixture(scope="module")

@@ -34,8 +34,11 @@ KUBERNETES: Final = DEPLOY / "kubernetes"
 UNITS: Final = DEPLOY / "systemd"
 SETTINGS: Final = UNITS / "fetchgate.toml"
 USERS: Final = ROOT / "docs" / "users"
+_BY_HAND, _, INJECTION = (USERS / "kubernetes.md").read_text().partition("\n## Injection\n")
+"""INJECTION: the part with commands that tests/integration/test_injector_kubernetes.py runs."""
 PAGES: Final = {
-    page.stem: page.read_text() for page in (USERS / "deploy.md", *sorted((USERS / "deploy").glob("*.md")))
+    "kubernetes": _BY_HAND,
+    **{name: (USERS / f"{name}.md").read_text() for name in ("run", "linux", "two-gateways")},
 }
 """The pages about deploying, by name."""
 DOCS: Final = "\n".join(PAGES.values())
@@ -490,7 +493,7 @@ def test_a_key_is_lent_to_the_service_where_its_options_look_for_it() -> None:
 
 def test_what_a_reload_can_change_is_in_a_file_that_nothing_beats(tmp_path: Path) -> None:
     environment = environment_file()
-    (install,) = [line for line in commands("systemd") if environment["FETCHGATE_CONFIG"] in line]
+    (install,) = [line for line in commands("linux") if environment["FETCHGATE_CONFIG"] in line]
     assert install.split()[-2:] == ["tools/deploy/systemd/fetchgate.toml", environment["FETCHGATE_CONFIG"]]
     fixed = [
         *environment,
@@ -525,7 +528,7 @@ def test_the_sockets_are_those_that_the_gateway_asks_for() -> None:
 
 
 def test_the_gateways_of_the_template_share_what_is_no_socket_of_systemd(tmp_path: Path) -> None:
-    (made,) = [line for line in commands("systemd") if line.startswith("sed ")]
+    (made,) = [line for line in commands("linux") if line.startswith("sed ")]
     script, source = made.split()[1:3]
     done = subprocess.run(["sed", script, str(ROOT / source)], check=True, capture_output=True, text=True)
     assert "socket" not in re.sub(r"^#.*|^Documentation=.*", "", done.stdout, flags=re.MULTILINE)
@@ -781,18 +784,21 @@ runs these commands."""
 HERE: Final = ("kubectl kustomize", "systemd-analyze", "helm")
 
 
-_, _, GATEWAYS = blocks("transparent")
-"""The commands that start the gateway. tests/integration/test_transparent_live.py runs them."""
+*SYSTEMD, GATEWAYS, _, _ = blocks("linux")
+"""The commands for systemd, and those that start the gateway in transparent mode.
+
+tests/integration/test_deploy_systemd.py and test_transparent_live.py run them.
+"""
 IN_A_ROW, _ = blocks("two-gateways")
 """The commands for two gateways in a row. tests/integration/test_client_sessions_live.py runs them."""
 
-((WRITE_REGISTRY,),) = [lines for lines in blocks("containers") if lines[0].startswith("find ")]
+((WRITE_REGISTRY,),) = [lines for lines in blocks("kubernetes") if lines[0].startswith("find ")]
 """The command that writes a registry into the manifests. It changes files, so it runs on a copy."""
 
 
 def test_no_command_of_the_page_is_forgotten() -> None:
     known = (*ELSEWHERE, *HERE, "tools/deploy/transparent.sh")
-    run = [*GATEWAYS, *IN_A_ROW, *commands("systemd")]  # these by tests/integration/test_deploy_systemd.py
+    run = [*GATEWAYS, *IN_A_ROW, *(line for lines in SYSTEMD for line in lines)]
     run += ["python -m tools.base_images"]  # tests/tools/test_release.py
     run += [WRITE_REGISTRY]
     assert [line for line in commands() if not line.startswith(known) and line not in run] == []
@@ -840,6 +846,15 @@ def test_the_page_and_the_manifest_leave_the_same_right() -> None:
     container = pod_of(rendered("tproxy"))["initContainers"][0]
     shipped = [word for word in container["command"] if not word.startswith("--bounding-set=")]
     assert line.split() == [*shipped, *container["args"], "--transparent", "tproxy"]
+
+
+def test_the_page_s_whole_file_of_options_says_which_are_live(tmp_path: Path) -> None:
+    (whole,) = re.findall(r"```toml\n(.*?)```", PAGES["run"], re.DOTALL)
+    (file := tmp_path / "fetchgate.toml").write_text(whole)
+    load({}, {}, str(file))
+    live = {option.name for option in OPTIONS if option.live}
+    _, _, shown = whole.partition("# Live")
+    assert {*tomllib.loads(whole)} & live == {*tomllib.loads(f"#{shown}")}
 
 
 @pytest.mark.skipif(bool(LACKING), reason=LACKING)

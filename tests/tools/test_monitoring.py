@@ -237,7 +237,7 @@ def test_promtool_finds_nothing(command: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(PROMTOOL is None, reason="no promtool here: python -m tools.debian fetches it")
 def test_promtool_takes_the_job_of_injected_gateways(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "reference" / "injection.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "users" / "kubernetes.md").read_text(encoding="utf-8")
     (job,) = re.findall(r"```yaml\n(scrape_configs:.*?)```", page, re.DOTALL)
     # Debian's promtool was built without the discovery of Kubernetes.
     job, count = re.subn(r"kubernetes_sd_configs:\n +- role: pod\n", "static_configs: []\n", job)

@@ -2,7 +2,7 @@
 
 The other client, the bystander, sends heartbeats to a real broker: first alone, then while each `Nuisance`
 runs. The bystander's latency may rise only a little. The gateway's memory must stay below the figures of
-docs/reference/memory.md. Each round measures both cases, because a busy machine affects both.
+docs/users/run.md. Each round measures both cases, because a busy machine affects both.
 """
 
 import time

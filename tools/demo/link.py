@@ -70,7 +70,7 @@ exit codes: 0: the records are the same, and the link takes what a native sessio
 2: wrong options; 130: interrupted
 """
 NEXT = """\
-Try next: the two commands of docs/users/deploy/two-gateways.md.
+Try next: the two commands of docs/users/two-gateways.md.
 docs/developers/sessions.md says how it works.
 """
 
