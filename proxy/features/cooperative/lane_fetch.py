@@ -34,7 +34,7 @@ from proxy.protocol.primitives import NO_TAGS, Buffer, Malformed, encode_uvarint
 
 _PLACEHOLDERS_SINCE: Final = 12
 """The lowest Fetch version whose responses get batches without data. Clients of older versions do not accept
-batches without data, or were not tested (docs/developers/cooperative.md)."""
+batches without data, or were not tested."""
 _SCANNED_LIMITS: Final = 8
 """How many bytes the broker may send for one fetch, in multiples of max_bytes, while none of the records
 belongs to the member. After that, the member gets an empty response."""

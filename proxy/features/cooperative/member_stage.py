@@ -465,7 +465,7 @@ class MemberStage(Stage):
         member, members = self._identity.member, self._members
         if member is None:
             members.tally.refused[INVALID_RANGES] += fetch.partitions
-            # franz-go and aiokafka ask again at once, hundreds of times a second (cooperative.md).
+            # franz-go and aiokafka ask again at once, hundreds of times a second.
             self._fetch_wait = held = max(fetch.max_wait_ms / 1e3, HELD_SECONDS)
             self._reply([refusal(fetch, INVALID_RANGES)], now + held)
             return

@@ -1,4 +1,4 @@
-"""One fetch serves all members that share a partition (docs/developers/cooperative.md). Sans-IO.
+"""One fetch serves all members that share a partition. Sans-IO.
 
 The gateway does not fetch by itself: each fetch at the broker is a member's. Its response is split once, and
 the parts (*shares*) for other members that need these records next are stored. If another member's fetch at
