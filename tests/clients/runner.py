@@ -117,7 +117,7 @@ class Run:
         subscribe: Topics to read as a member of ``group``.
         group: The consumer group.
         isolation: ``read_uncommitted`` or ``read_committed``.
-        suffix: The end of the client.id, which declares a lane (docs/reference/cooperative.md).
+        suffix: The end of the client.id, which declares a lane (docs/users/cooperative.md).
         options: More arguments of the program.
     """
 

@@ -1,6 +1,5 @@
-"""The drill of docs/users/cooperative.md, with the programs from the page."""
+"""A drill with a cooperative group: kill a member, kill a gateway, take the gateways out."""
 
-import re
 import subprocess
 import sys
 import time
@@ -17,17 +16,41 @@ from tools.kafka.admin import Admin
 
 pytestmark = pytest.mark.integration
 
-PAGE = Path(__file__).parents[2] / "docs" / "users" / "cooperative.md"
 KEYS = {f"order-{number}" for number in range(1, 10)}
 Seen = list[tuple[str, int]]
 """Key and number of each record."""
 
 
-def programs() -> dict[str, str]:
-    """Return the programs of the page by name: the text after `cat > NAME <<'END'`."""
-    text = PAGE.read_text().partition("### A drill")[2].partition("\n## ")[0]
-    found = re.findall(r"    cat > (\w+\.py) <<'END'\n(.*?)    END\n", text, re.DOTALL)
-    return {name: re.sub(r"^    ", "", body, flags=re.MULTILINE) for name, body in found}
+PROGRAMS = {
+    "producer.py": """\
+import itertools, sys, time
+from confluent_kafka import Producer
+
+producer = Producer({"bootstrap.servers": sys.argv[1]})
+for number in itertools.count(1):
+    producer.produce("orders", key=f"order-{number % 9 + 1}", value=str(number))
+    producer.poll(0)
+    time.sleep(0.1)
+""",
+    "member.py": """\
+import signal, sys
+from confluent_kafka import Consumer
+
+name, bootstrap = sys.argv[1:]
+stopped = []
+for number in signal.SIGINT, signal.SIGTERM:
+    signal.signal(number, lambda *_: stopped.append(True))  # the record at hand is printed first
+consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "billing", "client.id": f"billing.{name}",
+                     "auto.offset.reset": "earliest", "auto.commit.interval.ms": 1000,
+                     "session.timeout.ms": 6000, "heartbeat.interval.ms": 1000, "reconnect.backoff.ms": 1000})
+consumer.subscribe(["orders"])
+while not stopped:
+    if (message := consumer.poll(1)) and not message.error():
+        print(name, message.key().decode(), message.value().decode(), flush=True)
+consumer.close()
+""",
+}
+"""The producer writes ten numbered records a second, with nine keys. A member prints what it reads."""
 
 
 class Drill:
@@ -35,7 +58,7 @@ class Drill:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
-        for name, body in programs().items():
+        for name, body in PROGRAMS.items():
             (folder / name).write_text(body)
 
     def start(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:

@@ -156,5 +156,5 @@ def _check(lanes: Mapping[str, NamedLane]) -> None:
 
 def _items(document: object, what: str) -> Iterator[tuple[str, object]]:
     if not isinstance(document, dict):
-        raise RangeError(f"{what}: {brief(document)} is not a table; see docs/reference/cooperative.md")
+        raise RangeError(f"{what}: {brief(document)} is not a table; see docs/users/cooperative.md")
     yield from document.items()

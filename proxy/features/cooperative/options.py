@@ -62,7 +62,7 @@ class CooperativeOptions(Section):
         help="named lanes: a client is in lane NAME if its client.id ends with .lane-NAME; for each group, "
         "lane, topic and partition give the key ranges, as in "
         '{"billing": {"blue": {"orders": {"0": [[0, 2147483647]]}}}}; '
-        "tables in the file of --config are easier to write (docs/reference/cooperative.md)",
+        "tables in the file of --config are easier to write (docs/users/cooperative.md)",
         needs="cooperative",
         table=True,
         live=True,
