@@ -1,5 +1,5 @@
 """Peers that send very slowly (slow loris) are closed in time on every listener, and other clients are
-served.
+served. The security checklist: memory, slow connections.
 """
 
 import asyncio

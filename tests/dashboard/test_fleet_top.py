@@ -1,4 +1,7 @@
-"""`fetchgate top` for several gateways, as users run it: on a terminal with keys, and into a pipe."""
+"""`fetchgate top` for several gateways, as users run it: on a terminal with keys, and into a pipe.
+
+The commands of docs/users/top.md run as they are written, with a list of pods for kubectl.
+"""
 
 import asyncio
 import json

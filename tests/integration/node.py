@@ -1,4 +1,10 @@
-"""Kubernetes in a network namespace, with one node or none: the real programs, each in its own process."""
+"""Kubernetes in a network namespace, with one node or none: the real programs, each in its own process.
+
+Tests are skipped where programs are missing. Debian 12 has the packages etcd-server, containerd, runc,
+containernetworking-plugins, podman and debootstrap. Build the others with Go from the module
+k8s.io/kubernetes, in a module of your own: its go.mod has the requirements of that module, and `replace`
+lines with the published version of each staging module (v0.34.4 for v1.34.4).
+"""
 
 import json
 import os

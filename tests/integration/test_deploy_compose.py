@@ -1,4 +1,4 @@
-"""The Docker Compose examples of the documentation, run with the documented commands.
+"""The Docker Compose examples of docs/users/kubernetes.md, run with the commands there.
 
 Docker downloads the images.
 """

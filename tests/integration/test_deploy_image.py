@@ -1,6 +1,6 @@
 """Tests of the container images, in all modes.
 
-They are built as in the documentation and run as in the manifests.
+They are built as in docs/users/kubernetes.md and run as in the manifests.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The overlays and the Helm chart work on Kubernetes with one node.
 
-A pod saves bytes, and ends without errors.
+A pod saves bytes, and ends without errors. The kubelet mounts the ConfigMap that turns sessions off.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Tests of the systemd units, in every mode. The sockets stay open when the gateway ends."""
+"""The systemd units of docs/users/linux.md, in every mode. The sockets stay open when the gateway ends."""
 
 import fcntl
 import json

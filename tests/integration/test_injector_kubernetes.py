@@ -1,6 +1,6 @@
 """The injector on the real API server: what is stored of pods.
 
-The commands are those of the page about injection.
+The commands are those of docs/users/kubernetes.md.
 """
 
 import json

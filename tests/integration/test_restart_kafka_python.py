@@ -1,4 +1,4 @@
-"""A restart of the gateway with kafka-python: with a gap, with two gateways, with systemd's sockets.
+"""A restart as in docs/users/run.md, with kafka-python: a gap, two gateways, systemd's sockets.
 
 This client gives up early: kafka-python 3.0.12 ends a commit with an error if every address refuses the
 connection. Other clients wait and retry.

@@ -1,7 +1,7 @@
 """Transparent mode with netfilter: clients do not know the gateway, and no bytes are rewritten.
 
 As with a sidecar, client and gateway share a network namespace, and brokers are in another. The rules come
-from tools/deploy/transparent.sh. The tests make all namespaces.
+from tools/deploy/transparent.sh, the command lines from docs/users/linux.md. The tests make all namespaces.
 """
 
 import os
@@ -394,6 +394,7 @@ def status_of(pid: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("line", GATEWAYS)
 def test_a_gateway_of_the_page_s_has_no_right_but_its_mode_s(place: Place, line: str) -> None:
+    """The security checklist: which capabilities it has."""
     mode = line.rpartition(" ")[2]
     assert mode in MODES
     with Written(place.near, line) as sidecar, place.rules(mode), fetching(place.near, "IPv4") as client:

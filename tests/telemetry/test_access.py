@@ -1,4 +1,4 @@
-"""The token of the admin endpoint, and the separate endpoint of ``--metrics``."""
+"""The token of the admin endpoint, and the separate endpoint of ``--metrics``: see the security checklist."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

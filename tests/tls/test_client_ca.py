@@ -1,4 +1,4 @@
-"""TLS clients that must present a certificate (``--client-ca``)."""
+"""TLS clients that must present a certificate (``--client-ca``). The security checklist: mTLS."""
 
 import asyncio
 import socket

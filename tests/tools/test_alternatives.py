@@ -1,4 +1,4 @@
-"""The page on whether to use fetchgate: its commands print what it says, with figures of the benchmarks."""
+"""docs/users/decide.md: its commands print what it says, with figures of the benchmarks."""
 
 import re
 import shlex

@@ -1,6 +1,7 @@
 """Everything that the deployment files name exists.
 
-The deployment files are transparent rules, manifests, units and images.
+The deployment files are transparent rules, manifests, units and images. Commands of docs/users/run.md,
+linux.md, kubernetes.md and two-gateways.md run as they are written.
 """
 
 import os
@@ -266,6 +267,7 @@ def test_manifests_are_valid_by_the_schema_of_kubernetes(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_gateway_is_a_native_sidecar_that_starts_as_it_is_told(mode: str) -> None:
+    """The security checklist: what is open in the manifests."""
     pod = pod_of(rendered(mode))
     sidecar, *others = pod["initContainers"]
     environment = environment_of(sidecar)

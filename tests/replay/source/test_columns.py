@@ -1,4 +1,4 @@
-"""The table for questions in SQL has the right rows for real captures, and for each part of a capture."""
+"""The table of docs/reference/tables.md has the right rows for real captures, and for parts of them."""
 
 import json
 from collections import Counter, defaultdict
