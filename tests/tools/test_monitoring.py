@@ -172,6 +172,15 @@ def test_every_alert_leads_to_what_to_do() -> None:
     assert headings == [rule["alert"] for rule in _rules()]
 
 
+def test_each_line_of_the_log_that_is_explained_is_written() -> None:
+    page = INCIDENTS.read_text(encoding="utf-8").partition("\n## The log\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.+?) \|", page, re.MULTILINE)
+    lines = [line for cell in cells for line in re.findall("`(.+?)`", cell)]
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "proxy").rglob("*.py"))
+    assert len(lines) > len(cells) > 0
+    assert [line for line in lines if line not in code] == []
+
+
 def test_every_alert_is_seen_to_fire() -> None:
     """Each alert has a promtool test in which it fires. Another test runs promtool where it is installed."""
     tests = yaml.safe_load(ALERT_TESTS.read_text(encoding="utf-8"))["tests"]
