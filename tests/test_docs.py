@@ -103,7 +103,7 @@ def test_the_supported_brokers_are_those_that_tests_run() -> None:
     """The upgrade page, the page of brokers and the broker tests list the same Kafka releases."""
     page = text(ROOT / "docs" / "users" / "upgrade.md")
     (told,) = re.findall(r"^\| Kafka brokers \| ([\d., ]+);", page, re.MULTILINE)
-    brokers = text(ROOT / "docs" / "reference" / "clients-and-brokers.md")
+    brokers = text(ROOT / "docs" / "users" / "compatibility.md")
     table = brokers.partition("| broker | Fetch versions |")[2].partition("\n\n")[0]
     lockstep = (ROOT / "tests" / "integration" / "test_lockstep.py").read_text(encoding="utf-8")
     (run,) = re.findall(r"^RELEASES = \((.*)\)$", lockstep, re.MULTILINE)

@@ -24,7 +24,7 @@ from tools.kafka import LATEST
 ROOT: Final = Path(__file__).parents[1]
 DOCS: Final = ROOT / "docs"
 LINK: Final = re.compile(r"\]\(([^)\s#]+\.md)")
-BROKERS: Final = (DOCS / "reference" / "clients-and-brokers.md").read_text(encoding="utf-8")
+BROKERS: Final = (DOCS / "users" / "compatibility.md").read_text(encoding="utf-8")
 CONSUMERS: Final = ROOT / "tests" / "clients"
 
 
@@ -110,7 +110,7 @@ NAMES: Final = {"java": "Java", "java-4.4": "Java 4.4", "kafka-python-2.0.2": "k
 
 def test_each_client_is_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.clients.runner.subprocess.run", lambda *_, **__: None)
-    table = section_of(DOCS / "reference" / "clients-and-brokers.md", "## Clients")
+    table = section_of(DOCS / "users" / "compatibility.md", "## Clients")
     told = re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)
     named = {NAMES.get(name, name.replace("-1.", " 1.")) for name in (*PROGRAMS, *python_programs())}
     shown = "\n".join(told).lower()
