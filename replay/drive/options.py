@@ -150,7 +150,7 @@ Ctrl-C or SIGTERM
     )
     compare: bool = on(
         help="compare each response with the captured one: errors, versions, partitions, record bytes, "
-        "offsets; exit with 5 if there is a difference that is not allowed (docs/reference/drive.md has the "
+        "offsets; exit with 5 if there is a difference that is not allowed (docs/users/drive.md has the "
         "list)",
     )
     allow: frozenset[Difference] = option(
@@ -276,7 +276,7 @@ Ctrl-C or SIGTERM
         many=True,
         default="",
         help="also send requests of these Kafka APIs: Produce, OffsetCommit ...; "
-        "docs/reference/drive-writes.md says what they do to the target",
+        "docs/users/drive.md says what they do to the target",
     )
     keep_ids: bool = on(
         help="with --include: change the captured groups and transactional ids, in place of own ones "
