@@ -6,7 +6,7 @@
 
 The packets of one connection may be in several files (of a ring, of two taps), and a data source can't
 shuffle. So each task reads all files, and keeps only its own connections, chosen by a hash of their ends:
-docs/reference/tables.md has the cost. `measure` shuffles segments instead.
+0.8 s of CPU for each GB, and 5 to 9 s for each GB that it keeps. `measure` shuffles segments instead.
 """
 
 import json

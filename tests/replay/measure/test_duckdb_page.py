@@ -26,13 +26,6 @@ NESTED: Final = {
 """The nested columns, and how the page names their fields."""
 
 
-def test_the_page_has_five_questions() -> None:
-    headings = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
-
-    assert [heading for heading in headings if heading.endswith("?")] == headings[:5]
-    assert PAGE.count("```sql\n") == 7
-
-
 def test_the_page_explains_each_column() -> None:
     with duckdb.connect() as connection:
         connection.register("stored", STORED.empty_table())

@@ -1,4 +1,4 @@
-"""The table of docs/reference/tables.md has the right rows for real captures, and for parts of them."""
+"""The table of docs/users/tables.md has the right rows for real captures, and for parts of them."""
 
 import json
 from collections import Counter, defaultdict
@@ -16,7 +16,7 @@ from replay.source.kafka_pcap import _events
 from tests.replay.truths import CAPTURES, truth
 
 NAMES = sorted(path.stem for path in CAPTURES.glob("*.truth.json"))
-DOCS = Path(__file__).parents[3] / "docs" / "reference" / "tables.md"
+DOCS = Path(__file__).parents[3] / "docs" / "users" / "tables.md"
 
 
 def rows(*captures: Path, keep: Filter = EVERYTHING) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Tests of the table for people: the queries of docs/reference/duckdb.md give the results shown there.
+"""Tests of the table for people: the queries of docs/users/tables.md give the results shown there.
 
 They also check that the added columns have the right values.
 """
@@ -14,12 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.replay.measure.spark.measuring import CAPTURES, measured, work
-from tests.replay.measure.test_duckdb_page import PAGE
 from tests.replay.source.test_columns import rows
 from tests.replay.tables import measured as at_once
 
 pytestmark = [pytest.mark.integration, pytest.mark.nightly]
 
+PAGE = (Path(__file__).parents[4] / "docs" / "users" / "tables.md").read_text(encoding="utf-8")
 FIRST, SECOND = CAPTURES / "many-clients-any.pcap", CAPTURES / "aiokafka-rebalance.pcap"
 VIEW, *QUESTIONS = re.findall(r"^```sql\n([\s\S]+?)^```\n(?:\n((?:\|.*\n)+))?", PAGE, re.MULTILINE)
 
@@ -46,6 +46,10 @@ def shown(asked: Any, query: str) -> str:
     result = asked.sql(f"SELECT columns(*)::VARCHAR FROM ({query})")
     lines = [result.columns, ["---"] * len(result.columns), *result.fetchall()]
     return "".join(f"| {' | '.join(value or '' for value in line)} |\n" for line in lines)
+
+
+def test_the_page_has_three_queries_with_results() -> None:
+    assert [bool(result) for _, result in QUESTIONS] == [True] * 3
 
 
 @pytest.mark.parametrize(("query", "result"), QUESTIONS)

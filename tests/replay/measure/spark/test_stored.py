@@ -196,7 +196,7 @@ def test_a_table_is_measured_into_a_new_one(spark: SparkSession, written: Path, 
 
 @pytest.mark.nightly
 def test_a_table_is_asked_in_sql(spark: SparkSession, written: Path) -> None:
-    """The SQL queries in docs/reference/tables.md give correct results for a table."""
+    """SQL queries of Spark give the figures of the report for a table."""
     spark.read.parquet(str(written)).createOrReplaceTempView("stored")
     report = at_once("gateway", FIRST)
 
