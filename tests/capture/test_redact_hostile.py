@@ -2,7 +2,7 @@
 
 Requests may have the same correlation ids, and versions may be unknown. Responses may come in any order,
 incomplete, twice, or with the id of another request. Secrets are planted where records and credentials are.
-The security checklist: whether it keeps records.
+For the review (docs/users/security.md): whether it keeps records.
 """
 
 from dataclasses import dataclass, replace

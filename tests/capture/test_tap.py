@@ -183,7 +183,7 @@ def test_two_of_the_same_second_and_number_do_not_write_into_one_file(
 
 
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
-    """The security checklist: what it writes."""
+    """For the review (docs/users/security.md): what it writes."""
     _files(tmp_path).close()
 
     (path,) = tmp_path.iterdir()

@@ -1,5 +1,5 @@
 """Peers that send very slowly (slow loris) are closed in time on every listener, and other clients are
-served. The security checklist: memory, slow connections.
+served. For the review (docs/users/security.md): memory, slow connections.
 """
 
 import asyncio

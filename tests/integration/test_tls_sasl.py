@@ -570,7 +570,7 @@ BROKEN: Final = {
 def test_who_breaks_the_protocol_while_authenticating_has_no_secret_told(
     gate: tuple[GatewayProcess, dict[str, Any]], secured: Secured, kind: str
 ) -> None:
-    """The security checklist: secrets in the log and in `/state`."""
+    """For the review (docs/users/security.md): secrets in the log and in `/state`."""
     gateway, reach = gate
     with RawConnection(gateway.host, gateway.port) as connection:
         _wrap(connection, reach, secured)

@@ -394,7 +394,7 @@ def status_of(pid: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("line", GATEWAYS)
 def test_a_gateway_of_the_page_s_has_no_right_but_its_mode_s(place: Place, line: str) -> None:
-    """The security checklist: which capabilities it has."""
+    """For the review (docs/users/security.md): which capabilities it has."""
     mode = line.rpartition(" ")[2]
     assert mode in MODES
     with Written(place.near, line) as sidecar, place.rules(mode), fetching(place.near, "IPv4") as client:

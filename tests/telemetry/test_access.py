@@ -1,4 +1,4 @@
-"""The token of the admin endpoint, and the separate endpoint of ``--metrics``: see the security checklist."""
+"""The token of the admin endpoint, and the separate endpoint of ``--metrics`` (docs/users/security.md)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

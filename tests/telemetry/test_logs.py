@@ -69,7 +69,7 @@ def test_console_lines_are_plain_text_where_there_is_no_terminal() -> None:
     "name", ["\x1b]0;x\x07b", "x\nfake", "a b\r\n[info] fake", "\x9b2J", "\u202egnp", "\udc80"]
 )
 def test_nothing_of_a_client_moves_the_terminal_or_makes_a_line(style: str, name: str) -> None:
-    """The security checklist: whether a client can forge lines of the log."""
+    """For the review (docs/users/security.md): whether a client can forge lines of the log."""
     stream = io.StringIO()
     configure(style=style, level="info", stream=stream)
     logger().warning("client refused", client=name, names=[name])

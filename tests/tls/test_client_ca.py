@@ -1,4 +1,4 @@
-"""TLS clients that must present a certificate (``--client-ca``). The security checklist: mTLS."""
+"""TLS clients that must present a certificate: ``--client-ca`` (docs/users/security.md, review: mTLS)."""
 
 import asyncio
 import socket

@@ -267,7 +267,7 @@ def test_manifests_are_valid_by_the_schema_of_kubernetes(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_gateway_is_a_native_sidecar_that_starts_as_it_is_told(mode: str) -> None:
-    """The security checklist: what is open in the manifests."""
+    """For the review (docs/users/security.md): what is open in the manifests."""
     pod = pod_of(rendered(mode))
     sidecar, *others = pod["initContainers"]
     environment = environment_of(sidecar)

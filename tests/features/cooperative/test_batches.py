@@ -208,7 +208,7 @@ def test_a_wrong_crc_is_refused(codec: int) -> None:
 
 
 def test_a_batch_that_expands_to_too_much_is_refused() -> None:
-    """Case 14, and the security checklist: a batch of 1 MiB that would become 1 GiB is refused."""
+    """Case 14, and the review: a batch of 1 MiB that would become 1 GiB is refused."""
     whole = zstandard.ZstdCompressor(level=1).compressobj()
     parts = [whole.compress(random.Random(14).randbytes(1 << 20))]
     parts += [whole.compress(bytes(1 << 20)) for _ in range(1 << 10)]
