@@ -1,5 +1,6 @@
 """The Markdown pages have short lines, working links and new pictures. The names of code in them exist."""
 
+import json
 import re
 from collections.abc import Callable
 from functools import cache
@@ -90,6 +91,12 @@ def test_the_page_of_metrics_explains_each_reason_not_to_follow_a_leader() -> No
     page = text(ROOT / "docs" / "reference" / "metrics.md")
     explained = page.partition("### Why a leader is not followed\n")[2].partition("\n#")[0]
     assert re.findall(r"^\| `(.+?)` \|", explained, re.MULTILINE) == list(NotFollowed)
+
+
+def test_each_field_of_the_state_is_explained() -> None:
+    state = json.loads((ROOT / "tests" / "golden" / "state.json").read_text(encoding="utf-8"))
+    page = text(ROOT / "docs" / "users" / "top.md").partition("| fields of `/state` |")[2]
+    assert state.keys() - {*re.findall(r"`(\w+)`", page)} == set()
 
 
 def test_each_name_of_the_code_on_the_page_for_contributors_is_there() -> None:
