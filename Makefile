@@ -28,7 +28,7 @@ QUICK := $(wildcard tests/test_*.py) $(addprefix tests/,capture command core das
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help check quick units test test-all pythons lint programs demo demo-link demo-cooperative demo-zones clients soak bench docs pictures dist clean
+.PHONY: help check quick units test test-all pythons lint programs demo demo-link demo-cooperative demo-zones clients soak bench docs pages pictures dist clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -128,6 +128,9 @@ bench: programs  ## the figures of BENCHMARKS.md, side by side in one run
 
 docs: $(STAMP)  ## the documentation as a site, in .cache/site
 	$(BIN)/python -m tools.docs_site
+
+pages: $(STAMP)  ## the reference pages that are made from declarations in code: docs/reference
+	$(BIN)/python -m tools.pages
 
 pictures: $(STAMP)  ## the pictures of the README and the documentation, of this version
 	$(BIN)/python -m tools.picture

@@ -9,9 +9,8 @@ from typing import Final
 
 import pytest
 
-from proxy.core.events import NotFollowed
-from proxy.session.decision import Reason
-from tools import diagram, docs_site, options_page, picture
+from tools import diagram, docs_site, picture
+from tools.pages.all import PAGES as PAGES_OF_CODE
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("docs", "captures", "proxy", "tests", "tools")
@@ -81,18 +80,6 @@ def test_each_file_of_the_repository_that_is_named_is_there() -> None:
     assert not wrong, wrong
 
 
-def test_the_page_of_metrics_explains_each_reason_to_forward_a_fetch() -> None:
-    page = text(ROOT / "docs" / "reference" / "metrics.md")
-    explained = page.partition("### Why a fetch is forwarded\n")[2].partition("\n#")[0]
-    assert re.findall(r"^\| `(.+?)` \|", explained, re.MULTILINE) == list(Reason)
-
-
-def test_the_page_of_metrics_explains_each_reason_not_to_follow_a_leader() -> None:
-    page = text(ROOT / "docs" / "reference" / "metrics.md")
-    explained = page.partition("### Why a leader is not followed\n")[2].partition("\n#")[0]
-    assert re.findall(r"^\| `(.+?)` \|", explained, re.MULTILINE) == list(NotFollowed)
-
-
 def test_each_field_of_the_state_is_explained() -> None:
     state = json.loads((ROOT / "tests" / "golden" / "state.json").read_text(encoding="utf-8"))
     page = text(ROOT / "docs" / "users" / "top.md").partition("| fields of `/state` |")[2]
@@ -115,9 +102,9 @@ def test_the_supported_brokers_are_those_that_tests_run() -> None:
     assert re.findall(r"^\| (\d\S+) \|", table, re.MULTILINE) == re.findall('"(.+?)"', run)
 
 
-def test_the_page_of_options_is_made_from_the_declarations() -> None:
-    written = options_page.PAGE.read_text(encoding="utf-8")
-    assert written == options_page.page(), f"an option has changed: run {options_page.RENEW}"
+@pytest.mark.parametrize("path", PAGES_OF_CODE, ids=lambda path: path.stem)
+def test_a_page_that_is_made_from_declarations_has_them(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == PAGES_OF_CODE[path](), "a declaration has changed: make pages"
 
 
 @pytest.mark.parametrize(

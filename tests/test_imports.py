@@ -13,7 +13,7 @@ from proxy.features.declared import FEATURES as DECLARED
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (
-    ("proxy.addresses", "proxy.logger", "proxy.adding", "proxy.version", "proxy.protocol"),
+    ("proxy.addresses", "proxy.logger", "proxy.adding", "proxy.explained", "proxy.version", "proxy.protocol"),
     ("proxy.session", "proxy.text"),
     ("proxy.core", "proxy.capture"),
     ("proxy.prometheus",),
@@ -36,6 +36,7 @@ FLOORS = (
 SANS_IO = (
     "proxy.addresses",
     "proxy.adding",
+    "proxy.explained",
     "proxy.text.installing",
     "proxy.text.printable",
     "proxy.text.units",

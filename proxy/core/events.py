@@ -7,10 +7,11 @@ parameter of `SideTally.add_fetches` or `add_responses`: the core, plans and fea
 
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import TypeAlias
 
 from proxy.adding import Figures
+from proxy.explained import Explained
 
 
 class FetchKind(IntEnum):
@@ -35,55 +36,45 @@ def fetch_kind(session_id: int, epoch: int) -> FetchKind:
     return FetchKind.CLOSE if session_id > 0 else FetchKind.SESSIONLESS
 
 
-class Refusal(StrEnum):
-    """Why the gateway ended a connection to keep a broker's own address from the client.
+class Refusal(Explained):
+    """Why a connection is refused: in explicit mode, its client would have got a broker's own address."""
 
-    The values are the label of `fetchgate_refused_total`. This only happens in explicit mode, in which
-    addresses are rewritten.
-    """
-
-    VERSION = "version not offered"
-    """The client sent a request whose response could have addresses that the gateway can't find."""
-    NOT_UNDERSTOOD = "response not understood"
-    """A response that may have addresses does not match its version."""
-    TOO_LARGE = "response too large"
-    """A response with addresses is longer than the gateway can buffer."""
+    VERSION = (
+        "version not offered",
+        "the client sent a version that was not offered, whose response has addresses",
+    )
+    NOT_UNDERSTOOD = "response not understood", "a response with addresses does not match its version"
+    TOO_LARGE = "response too large", "a response with addresses is over 256 MiB"
 
 
-class NotFollowed(StrEnum):
-    """Why a client got an error after a partition's leader moved, although new leaders are asked.
+class NotFollowed(Explained):
+    """Why a leader is not followed: a label of `fetchgate_leaders_not_followed_total`."""
 
-    The values are the label of `fetchgate_leaders_not_followed_total`.
-    """
-
-    NO_CONNECTION = "no connection"
-    """The client has no connection to the new leader, or can't be identified, or is about to be
-    disconnected."""
-    NO_LEADER = "no leader"
-    """The broker did not name a new leader in time."""
-    NOT_PROVEN = "position not proven"
-    """The log of the new leader does not prove that no records before the client's offset were lost
-    (KIP-320)."""
-    REFUSED = "refused"
-    """The new leader responded with an error, too, or its response can't be used."""
-    BUSY = "connection busy"
-    """The client's connection to the new leader is in use. Another retry already waits there, or the retry
-    would have to wait too long."""
-    CLOSED = "connection closed"
-    """The client's connection to the new leader ended, or could no longer be used, before the answer came."""
-    LATE = "too late"
-    """The new leader did not answer while the response to the client was held back."""
-    SESSION = "session"
-    """The client has a session with the gateway."""
-    NOT_LISTED = "not listed"
-    """The client's fetch does not list the partition, because the client has a session with the broker."""
-    NO_ROOM = "no room"
-    """With the new leader's records, the response would be larger than the fetch's max_bytes."""
-    TOO_LARGE = "response too large"
-    """The response was too large to be buffered."""
-    VERSION = "version"
-    """The fetch has an old version, so the broker may be old too, and may not support what a retry needs."""
-    NOT_UNDERSTOOD = "not understood"
+    NO_CONNECTION = (
+        "no connection",
+        "the client has no connection to the new leader, or fetchgate can't tell which are the client's",
+    )
+    NO_LEADER = "no leader", "the broker did not name a new leader in time"
+    NOT_PROVEN = (
+        "position not proven",
+        "the new leader's log does not prove that no record before the client's offset was lost (KIP-320)",
+    )
+    REFUSED = "refused", "the new leader also responded with an error, or sent the client to another broker"
+    BUSY = (
+        "connection busy",
+        "on the client's connection to the new leader, a request may wait long, or a retry has no response",
+    )
+    CLOSED = "connection closed", "that connection ended first"
+    LATE = "too late", "the new leader responded too late: the client's response could not wait longer"
+    SESSION = "session", "the client has a session with the gateway"
+    NOT_LISTED = (
+        "not listed",
+        "the fetch does not list the partition: the client has a session with the broker",
+    )
+    NO_ROOM = "no room", "with the new leader's records, the response would be larger than max_bytes"
+    TOO_LARGE = "response too large", "fetchgate does not hold fetch responses above 1 MiB"
+    VERSION = "version", "Fetch below v9: the broker may not accept the request that a retry needs"
+    NOT_UNDERSTOOD = "not understood", "the fetch or its response could not be read"
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from math import inf
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from proxy.core.histograms import Distribution
+from proxy.explained import Explained
 from proxy.prometheus.exposition import Kind, Sample, family
 
 _Source = TypeVar("_Source")
@@ -28,9 +29,12 @@ class Figure(Generic[_Source]):
     name: str
     """Without the prefix ``fetchgate_``, and without the suffix ``_total`` of a counter."""
     text: str
+    """What it is, also on the page of metrics. Empty if a base's metric has this name."""
     read: Callable[[_Source], Value | Labelled | None]
     """None leaves the metric out."""
     labels: tuple[str, ...] = ()
+    words: Mapping[str, str] | type[Explained] | None = None
+    """The values of the last label, each with its meaning."""
 
     def bound(self, source: _Source) -> "Told":
         return Told(self, self.read(source))

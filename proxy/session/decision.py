@@ -5,87 +5,129 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, final
 
+from proxy.explained import Explained
 from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import Listing
 
 
 @final
-class Reason(StrEnum):
-    """Reasons to forward a request or a connection unchanged: a label of `fetchgate_passthrough_total`."""
+class Reason(Explained):
+    """Why a fetch is forwarded: a label of `fetchgate_passthrough_total`. The last four: a connection."""
 
-    NATIVE = "native session"
-    """The client uses sessions of its own with the broker, or the fetch requests one."""
-    SESSIONS_OFF = "sessions off"
-    """The option --sessions is off, or --sessions-off-for has this client id."""
-    UNCACHED_ERRORS = "errors that a session forgets"
-    """The broker sent error 35 or 76. Sessions of brokers up to Kafka 3.9 do not repeat these errors
-    (fetch-semantics 2.6, trap 7)."""
-    LEFT_OUT = "session leaves out partitions"
-    """On this connection, the broker has twice lost a partition of a session: see `Loss.LEFT_OUT`."""
-    NOT_A_CONSUMER = "not a consumer"
-    """The fetch has a replica id: it is from a broker or a controller. In a session, the reason is
-    `NATIVE`."""
-    TAGS = "tags"
-    """The fetch has tags, or a response of the session has had tags in its header or in a topic element."""
-    FORGETS = "forgets without a session"
-    """The fetch lists partitions to forget, but has no session id."""
-    ONE_PARTITION = "one partition"
-    """The fetch lists fewer than two partitions, so a session would save almost no bytes."""
-    BROKER_NOT_KNOWN = "broker not known yet"
-    """The gateway has no ApiVersions response of the broker yet, or could not parse it."""
-    NO_SESSIONS = "broker without sessions"
-    """The broker is Kafka 1.0 or older, which has no sessions."""
-    LEADER_EPOCHS = "leader epochs"
-    """The broker's sessions do not update the leader epochs of their entries (KIP-320), and the fetch has
-    leader epochs."""
-    BUSY = "session busy"
-    """The session is busy: one of its fetches still waits for its response."""
-    CATCHING_UP = "catching up"
-    """The last response was large, so the next fetch is forwarded, and its response is streamed."""
-    KEEP_ORDER = "keep order"
-    """The option --keep-order is on, and an earlier response probably had no room for all available records.
-    So the fetch is sent in the client's own order."""
-    MEMORY = "memory"
-    """A memory limit of the process is reached: for buffered responses, or for incomplete requests and listed
-    partitions."""
-    RESTING = "resting"
-    """Sessions have cost this connection more bytes than they saved. It uses no session until it has
-    transferred many times the lost bytes."""
-    NO_SESSION_YET = "no session yet"
-    """The last session did not save bytes, or fetches have cost too few bytes so far: a session must save
-    more bytes than its close request costs."""
-    NO_SLOT = "no slot left"
-    """The gateway already uses as many sessions as --max-sessions allows."""
-    NO_BROKER_SLOT = "no slot at the broker"
-    """The broker has refused or evicted sessions of this connection, because all its session slots are used.
-    The next session is requested after a wait of up to six minutes."""
-    NOT_SMALLER = "delta not smaller"
-    """The incremental fetch and its response would probably not be smaller than the full fetch and the full
-    response."""
-    TOO_SPARSE = "partitions listed twice or too sparse"
-    """The partition table can't hold the list of the fetch: a partition is listed twice, or the partition
-    numbers are too sparse."""
-    NOT_UNDERSTOOD = "not understood"
-    """The fetch request does not match the schema of its version."""
-    NOT_READ = "not looked into"
-    """The fetch or a part of it is too large, its version is not supported, or memory is short.
-
-    Limits: versions 4 to 18, 1 MiB, 2,048 topics, 32,768 partitions, 249 bytes in a topic name, 16 KiB of
-    tags, and 512 bytes each before the body and from the rack on. Memory is short if incomplete requests and
-    listed partitions use all of their memory.
-    """
-    GSSAPI = "GSSAPI token"
-    """The connection began with a GSSAPI token without a Kafka header, as clients of Kafka 0.9 send it."""
-    SASL_V0 = "SASL handshake v0"
-    """After a SaslHandshake v0, all bytes are forwarded without being parsed, because it is unknown where the
-    SASL tokens end. They have no Kafka header (KIP-43)."""
-    TLS = "TLS"
-    """In transparent mode: the client and the broker use TLS, so the gateway can't read the connection."""
-    NOT_KAFKA = "not Kafka"
-    """In transparent mode: the connection uses another protocol than Kafka's."""
+    NATIVE = (
+        "native session",
+        "the client has sessions of its own with the broker",
+        "nothing: it needs no gateway",
+    )
+    SESSIONS_OFF = (
+        "sessions off",
+        "--sessions off, or --sessions-off-for this client id",
+        "turn sessions on, unless this is intended",
+    )
+    UNCACHED_ERRORS = (
+        "errors that a session forgets",
+        "the broker sent error 35 or 76 on this connection; up to Kafka 3.9, sessions do not repeat them",
+        "upgrade the brokers",
+    )  # fetch-semantics 2.6, trap 7
+    LEFT_OUT = (
+        "session leaves out partitions",
+        "the broker has twice lost a partition of this connection's sessions",
+        "report it: the broker's sessions are faulty",
+    )  # see Loss.LEFT_OUT
+    NOT_A_CONSUMER = "not a consumer", "the fetch of a broker or a controller, without a session"
+    TAGS = (
+        "tags",
+        "the fetch, or a response of the session, has tagged fields that fetchgate does not know",
+        "report it",
+    )
+    FORGETS = (
+        "forgets without a session",
+        "the fetch lists partitions to forget, but has no session",
+        "report it, with the client's software",
+    )
+    ONE_PARTITION = (
+        "one partition",
+        "the fetch lists a single partition: a session has nothing to leave out",
+    )
+    BROKER_NOT_KNOWN = (
+        "broker not known yet",
+        "the broker's ApiVersions response is not there yet, or was not understood",
+        "wait; a capture must begin before the clients connect",
+    )
+    NO_SESSIONS = "broker without sessions", "Kafka 1.0 and older have no sessions", "upgrade the brokers"
+    LEADER_EPOCHS = (
+        "leader epochs",
+        "sessions of these brokers (Kafka 2.1 to 2.4) forget leader epochs (KAFKA-9338)",
+        "upgrade the brokers to 2.5 or later",
+    )
+    BUSY = "session busy", "another fetch of the session has no response yet"
+    CATCHING_UP = (
+        "catching up",
+        "the last response was 1 MiB or more, so the next one is streamed",
+        "wait; capture when the client has caught up",
+    )
+    KEEP_ORDER = (
+        "keep order",
+        "--keep-order on, and responses have no room for all records of the listed partitions",
+        "raise the client's fetch.max.bytes",
+    )
+    MEMORY = (
+        "memory",
+        "buffered responses have reached --max-inflight-bytes, or lists of partitions a quarter of it",
+        "raise --max-inflight-bytes",
+    )
+    RESTING = (
+        "resting",
+        "sessions cost this connection more than they saved: none until 256 times the lost bytes have passed",
+    )
+    NO_SESSION_YET = (
+        "no session yet",
+        "a session would not have saved bytes yet, or the last one did not",
+        "wait; capture for an hour",
+    )
+    NO_SLOT = "no slot left", "--max-sessions is reached", "raise --max-sessions"
+    NO_BROKER_SLOT = (
+        "no slot at the broker",
+        "the broker refused or evicted sessions of this connection, which asks again after 1 s to 5 min",
+        "raise max.incremental.fetch.session.cache.slots of the broker",
+    )
+    NOT_SMALLER = (
+        "delta not smaller",
+        "the incremental fetch with its response would not have been smaller than the full one",
+    )
+    TOO_SPARSE = (
+        "partitions listed twice or too sparse",
+        "the table of a session can't hold the fetch's list",
+        "report it, with the client's software",
+    )
+    NOT_UNDERSTOOD = "not understood", "the bytes of the fetch do not match its version", "report it"
+    NOT_READ = (
+        "not looked into",
+        "a version below 4 or above 18, over 1 MiB, 2,048 topics or 32,768 partitions, or no memory for it",
+        "upgrade the client, or fetchgate",
+    )  # other limits: 249 bytes in a topic name, 16 KiB of tags, 512 bytes before the body and after the rack
+    GSSAPI = (
+        "GSSAPI token",
+        "the connection began with a GSSAPI token without a Kafka header, as clients of Kafka 0.9 send it",
+        "upgrade the client",
+    )
+    SASL_V0 = (
+        "SASL handshake v0",
+        "it is not known where the tokens after it end, so all further bytes are forwarded unread",
+        "upgrade the client",
+    )  # KIP-43
+    TLS = (
+        "TLS",
+        "transparent mode: the connection is TLS from the client to the broker",
+        "use explicit mode, and let the gateway end TLS",
+    )
+    NOT_KAFKA = (
+        "not Kafka",
+        "transparent mode: the connection speaks another protocol",
+        "redirect only Kafka's ports",
+    )
 
     def __repr__(self) -> str:
         return repr(self.value)  # for log lines

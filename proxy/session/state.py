@@ -6,8 +6,10 @@ is found by `FetchSessionHandler.handle`. The rows follow Kafka's Java client (K
 FetchSessionHandler.java; fetch-semantics 3.2). If a row differs, a comment says so.
 """
 
-from enum import Enum, IntEnum, StrEnum
+from enum import Enum, IntEnum
 from typing import Final
+
+from proxy.explained import Explained
 
 
 class SessionState(IntEnum):
@@ -96,14 +98,14 @@ class Says(IntEnum):
     """A response without an error and with a session id."""
 
 
-class Loss(StrEnum):
-    """How a broker lost a session without sending an error: the label of `fetchgate_sessions_lost_total`."""
+class Loss(Explained):
+    """How a session is lost: by a broker that sends no error; a label of `fetchgate_sessions_lost_total`."""
 
-    NO_ID = "no session id"
-    """The response to an incremental fetch has session id 0, so the broker has no session any more."""
-    LEFT_OUT = "partitions left out"
-    """A response left out a partition whose high watermark has changed since the session last sent it. Or a
-    response without records left out a partition that has records for which the client waits."""
+    NO_ID = "no session id", "a response to an incremental fetch has session id 0, where Kafka sends error 70"
+    LEFT_OUT = (
+        "partitions left out",
+        "a response left out a partition whose high watermark has changed, or which alone has records",
+    )
 
 
 class NextPair(Enum):

@@ -12,8 +12,9 @@ from math import inf
 from typing import Final, TypeAlias, TypeVar
 
 from proxy.adding import Figures
-from proxy.core.events import FetchKind, Refusal, SideTally, Tally, saved_bytes
+from proxy.core.events import FetchKind, NotFollowed, Refusal, SideTally, Tally, saved_bytes
 from proxy.core.histograms import Measured
+from proxy.explained import Explained
 from proxy.prometheus.exposition import of_garbage_collector, of_process
 from proxy.prometheus.figure import (
     COUNTER,
@@ -28,6 +29,7 @@ from proxy.prometheus.figure import (
     one_label,
 )
 from proxy.protocol.api import ErrorCode
+from proxy.session.decision import Reason
 from proxy.session.state import Loss
 from proxy.telemetry.status import STATES, Account, Health, WithBroker
 from proxy.telemetry.totals import NodeId
@@ -132,15 +134,20 @@ class SharedValues:
 
 
 _Read: TypeAlias = Callable[[SharedValues], float | Labelled]
+_Words: TypeAlias = Mapping[str, str] | type[Explained] | None
 _SIDE, _BROKER = ("side",), ("broker",)
 
 
-def _counter(name: str, text: str, read: _Read, labels: tuple[str, ...] = ()) -> Figure[SharedValues]:
-    return Figure(COUNTER, name, text, read, labels)
+def _counter(
+    name: str, text: str, read: _Read, labels: tuple[str, ...] = (), words: _Words = None
+) -> Figure[SharedValues]:
+    return Figure(COUNTER, name, text, read, labels, words)
 
 
-def _gauge(name: str, text: str, read: _Read, labels: tuple[str, ...] = ()) -> Figure[SharedValues]:
-    return Figure(GAUGE, name, text, read, labels)
+def _gauge(
+    name: str, text: str, read: _Read, labels: tuple[str, ...] = (), words: _Words = None
+) -> Figure[SharedValues]:
+    return Figure(GAUGE, name, text, read, labels, words)
 
 
 def _of_sides(name: str, text: str) -> Figure[SharedValues]:
@@ -161,40 +168,48 @@ def _of_tallies(read: Callable[[Tally], float]) -> _Read:
     return lambda it: one_label({name: read(tally) for name, tally in it.tallies.items()})
 
 
-def _of_reason(name: str, text: str, read: _Read) -> Figure[SharedValues]:
-    return _counter(name, text, read, ("reason",))
+def _of_reason(name: str, text: str, read: _Read, words: _Words) -> Figure[SharedValues]:
+    return _counter(name, text, read, ("reason",), words)
 
 
 FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
     _gauge("build_info", "The version of fetchgate.", lambda _: [((VERSION,), 1)], ("version",)),
     # traffic
-    _of_sides("fetch_request_bytes", "Bytes of fetch requests, whole frames."),
-    _of_sides("fetch_response_bytes", "Bytes of fetch responses, whole frames."),
+    _of_sides("fetch_request_bytes", "Bytes of fetch requests: whole frames with their 4-byte length."),
+    _of_sides("fetch_response_bytes", "Bytes of fetch responses: whole frames with their 4-byte length."),
     _of_sides("fetch_record_bytes", "Bytes of records in fetch responses."),
     _counter(
         "bytes",
-        "All bytes; in: received from that side, out: sent to it.",
+        "All bytes of connections, from each side and to it.",
         lambda it: [
             ((side, way), getattr(tally, f"bytes_{way}")) for side, tally in it.sides for way in ("in", "out")
         ],
         ("side", "direction"),
+        {"in": "received from that side", "out": "sent to that side"},
     ),
     _counter(
         "probe_bytes",
-        "Bytes of the gateway's own requests, without fetches, and of their responses.",
+        "Bytes of the gateway's own requests, which ask a broker for its versions, and of their responses. "
+        "The saving is the client's fetches minus the broker's, minus these bytes.",
         lambda it: it.total.probe_bytes,
     ),
     _counter(
         "fetches",
-        "Fetch requests.",
+        "Fetch requests, by what is sent on this side.",
         lambda it: [
             ((side, kind.name.lower()), tally.fetches[kind]) for side, tally in it.sides for kind in FetchKind
         ],
         ("side", "kind"),
+        {
+            "full": "asks for a new session: usual when a client connects, or when its partitions change",
+            "incremental": "has only the changes of its session",
+            "sessionless": "lists all partitions, without a session",
+            "close": "ends a session",
+        },
     ),
     _counter(
         "fetch_partitions",
-        "Partition entries in fetch requests and responses.",
+        "Entries of partitions in fetch requests and in their responses.",
         lambda it: [
             ((side, direction), partitions)
             for side, tally in it.sides
@@ -208,57 +223,74 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
     # what happened, by reason
     _counter(
         "fetch_session_errors",
-        "Top-level errors of session fetches, hidden from clients.",
+        "Errors of a session's fetch, which is sent again; clients do not see them.",
         lambda it: it.session_errors,
         ("code",),
+        {
+            "70": "the broker has evicted the session, or was restarted",
+            "71": "the broker expected another epoch: if this grows, report it",
+            "106": "the session and the fetch do not both have topic ids, or both names",
+        },
     ),
     _of_reason(
         "sessions_lost",
-        "Sessions that a broker lost without an error, hidden from clients, by reason.",
+        "Sessions that a broker lost without an error (Apache Kafka never does); the fetch is sent again.",
         lambda it: named(it.total.sessions_lost, Loss),
+        Loss,
     ),
     _counter(
         "session_checks",
-        "Full fetches that checked whether a session is complete.",
+        "Full fetches that checked whether a session leaves partitions out, in sessions that saved 25 times "
+        "this cost: every five minutes, or every ten seconds if a client waits for records.",
         lambda it: it.total.session_checks,
     ),
     _of_reason(
         "passthrough",
-        "Fetches and connections forwarded unchanged, by reason.",
+        "Fetches that were forwarded unchanged, and connections that were not read, by reason.",
         lambda it: one_label(bounded(it.total.passthrough)),
+        Reason,
     ),
     _of_reason(
         "refused",
-        "Connections closed because addresses in a response could not be rewritten, by reason.",
+        "Connections closed because the client would have got a broker's own address; the log has the API.",
         lambda it: named(it.total.refused, Refusal),
+        Refusal,
     ),
     _counter(
         "leaders_followed",
-        "Partitions whose request was retried at their leader, with success.",
+        "Partitions whose request was repeated at their new leader with success (--follow-leader).",
         lambda it: named(it.total.leaders_followed, ("fetch", "offsets")),
         ("request",),
     ),
     _of_reason(
         "leaders_not_followed",
-        "Partitions whose client got the error after a leader moved, by reason.",
+        "Partitions whose client got the error after a leader moved, and finds the new leader itself.",
         lambda it: one_label(bounded(it.total.leaders_not_followed)),
+        NotFollowed,
     ),
     # connections
     _gauge(
         "connections",
-        "Open connections.",
+        "Open connections; those of clients after their TLS handshake.",
         lambda it: both(sum(each.connections for each in it.links), sum(each.reached for each in it.links)),
         _SIDE,
     ),
     _counter("connections_accepted", "Client connections accepted.", lambda it: it.account.accepted),
     _of_reason(
         "connections_turned_away",
-        "Client connections closed by the gateway: at a limit, draining, no request, idle, not reading.",
+        "Client connections that the gateway itself closed, by reason.",
         lambda it: one_label(it.account.turned_away),
+        {
+            "limit": "at once: --max-connections is reached",
+            "draining": "the gateway ends",
+            "no request": "no complete request within --handshake-timeout",
+            "idle": "no request for --idle-timeout",
+            "not reading": "the client read nothing of its responses for --idle-timeout",
+        },
     ),
     _counter(
         "faults",
-        "Connections closed because of a peer's fault.",
+        "Connections closed because a peer broke the protocol, or refused (fetchgate_refused_total).",
         lambda it: one_label(it.account.faults),
         _SIDE,
     ),
@@ -270,13 +302,17 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
     ),
     _counter(
         "authentication_failures",
-        "client: SASL authentications refused by a broker; broker: refused certificates, ours or a broker's.",
+        "Authentications that failed.",
         lambda it: named(it.account.authentication_failures, _SIDES),
         _SIDE,
+        {
+            "client": "its SASL credentials or its certificate were refused",
+            "broker": "its certificate or the gateway's was refused",
+        },
     ),
     _counter(
         "leaders_updated",
-        "Partitions in Metadata responses whose leader was brought up to date.",
+        "Partitions in Metadata responses with an older leader than the gateway knew: it wrote the new one.",
         lambda it: it.account.leaders_updated,
     ),
     _gauge(
@@ -284,73 +320,93 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
         "Connections whose data from this side is not read at the moment.",
         lambda it: it.account.paused.items(),
         ("side", "reason"),
+        {
+            "broker_full": "the broker does not accept more bytes",
+            "client_full": "the client does not read its responses",
+            "budget": "buffered responses have reached --max-inflight-bytes",
+        },
     ),
     # sessions
     _gauge(
         "fetch_sessions",
-        "Fetch sessions of the gateway.",
+        "Open fetch sessions: broker: the gateway's own; client: those that it keeps for clients.",
         lambda it: [(("broker",), sum(each.sessions for each in it.links))],
         _SIDE,
     ),
     _gauge(
         "fetch_session_partitions",
-        "Partitions in these sessions.",
+        "Partitions in open fetch sessions.",
         lambda it: [(("broker",), sum(each.session_partitions for each in it.links))],
         _SIDE,
     ),
     # health
-    _gauge("ready", "1 if clients can be served.", lambda it: it.health.ready),
+    _gauge(
+        "ready", "1 if /readyz says ready or degraded: clients can be served.", lambda it: it.health.ready
+    ),
     _gauge(
         "state",
-        "1 for the current state, 0 for the others.",
+        "1 for the present state of /readyz, 0 for the others.",
         lambda it: one_label({state: state == it.health.state for state in STATES}),
         ("state",),
+        STATES,
     ),
     # limits, and how much of each is used
     _gauge("sessions_enabled", "1 if --sessions is on.", lambda it: it.config.sessions),
     _gauge(
         "session_slots_held",
-        "Session slots at brokers that are used or requested.",
+        "Session slots at brokers that the gateway uses or has requested.",
         lambda it: it.status.slots_used,
     ),
     _of_links(
         "session_slots",
-        "Session slots of the broker that the gateway's sessions use.",
+        "Session slots of the broker that the gateway uses. By default, a broker has 1,000 for all clients.",
         lambda links: links.sessions,
     ),
-    _gauge("session_slots_limit", "--max-sessions.", lambda it: it.config.max_sessions),
+    _gauge(
+        "session_slots_limit",
+        "The limit of session slots: --max-sessions.",
+        lambda it: it.config.max_sessions,
+    ),
     _gauge(
         "inflight_bytes",
         "Bytes of responses in memory: incomplete, or not read by their clients.",
         lambda it: it.status.buffered_bytes,
     ),
-    _gauge("inflight_limit_bytes", "--max-inflight-bytes.", lambda it: it.config.max_inflight_bytes),
-    _gauge("connections_limit", "--max-connections.", lambda it: it.config.max_connections),
+    _gauge(
+        "inflight_limit_bytes",
+        "The limit of buffered responses: --max-inflight-bytes.",
+        lambda it: it.config.max_inflight_bytes,
+    ),
+    _gauge(
+        "connections_limit",
+        "The limit of connections: --max-connections.",
+        lambda it: it.config.max_connections,
+    ),
     _gauge(
         "last_reload_success_timestamp_seconds",
-        "When the options were last read without a mistake, at the start or later.",
+        "When the options were last read without a mistake, at the start or by a reload.",
         lambda it: it.status.reloaded_at,
     ),
     _gauge(
         "options_need_restart",
-        "Changed options that need a restart.",
+        "Changed options that need a restart; /readyz names them.",
         lambda it: len(it.status.needs_restart),
     ),
     _gauge(
         "capture_stopped",
-        "1 once --capture has stopped because of an error.",
+        "1 if --capture has stopped, as the disk is full or too slow; a restart captures again.",
         lambda it: it.status.capture_stopped,
     ),
     _counter(
         "reload_failures",
-        "Failed reloads of the options: an option was wrong.",
+        "Reloads that failed because an option was wrong; they apply nothing.",
         lambda it: it.status.reload_failures,
     ),
     # brokers
     _of_links("broker_connections", "Open connections to the broker.", lambda links: links.reached),
     _gauge(
         "broker_unreachable",
-        "1 if the last attempt to connect failed and is less than three minutes old.",
+        "1 if the last attempt to connect failed, and a client has tried within three minutes.",
         lambda it: it.unreachable,
         _BROKER,
     ),
@@ -362,17 +418,19 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
     ),
     _of_links(
         "broker_outstanding_requests",
-        "Requests that the broker has not answered.",
+        "Requests without a response yet.",
         lambda links: links.outstanding,
     ),
     _of_links(
         "broker_oldest_request_seconds",
-        "How late the oldest unanswered request is: time beyond the longest wait it allows; 0: none is late.",
+        "How late the oldest missing response is: after max_wait_ms of a fetch, the rebalance timeout of "
+        "JoinGroup and SyncGroup, or the request itself. 0 if none is late.",
         lambda links: links.oldest_seconds,
     ),
     _gauge(
         "certificate_expiry_timestamp_seconds",
-        "When a certificate expires: our own, by option, or a broker's, as it was last seen.",
+        "When a certificate expires. The label certificate is the option that names it, or broker for that "
+        "of a broker, as the last connection saw it. The label broker says which broker.",
         lambda it: it.certificates,
         ("certificate", "broker"),
     ),
@@ -384,19 +442,19 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
     ),
     _counter(
         "broker_saved_bytes",
-        "Bytes saved: the client's side minus the broker's side, probes included.",
+        "Bytes saved: the client's fetches minus those sent to the broker, minus the gateway's own requests.",
         lambda it: it.by_name(it.account.saved_bytes.items()),
         _BROKER,
     ),
     _counter(
         "broker_session_refusals",
-        "Requests for a session that the broker refused.",
+        "Requests for a session that the broker refused: all its slots are used.",
         _of_tallies(lambda tally: tally.refusals),
         _BROKER,
     ),
     _counter(
         "broker_session_evictions",
-        "Sessions that the broker evicted (error 70).",
+        "Sessions that the broker has evicted for others, or lost in a restart (error 70).",
         _of_tallies(lambda tally: tally.session_errors[ErrorCode.FETCH_SESSION_ID_NOT_FOUND]),
         _BROKER,
     ),
@@ -404,30 +462,39 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
     Figure(
         HISTOGRAM,
         "added_seconds",
-        "Time the gateway adds, from bytes read to the resulting bytes written; repeat: a resent fetch.",
+        "Time that the gateway adds, with one value for each read. A p99 below 5 ms is good.",
         lambda it: one_label(
             {part: getattr(it.measured, f"added_{part}") for part in ("request", "response", "repeat")}
         ),
         ("part",),
+        {
+            "request": "from reading bytes of the client until the resulting bytes are written",
+            "response": "from reading bytes of the broker until the resulting bytes are written",
+            "repeat": "the additional time of a fetch that was sent again",
+        },
     ),
     Figure(
         HISTOGRAM,
         "broker_seconds",
-        "Time from a request's last byte to its response's first byte; includes a fetch's max_wait_ms.",
+        "Time from a request's last byte to its response's first byte.",
         lambda it: one_label({"fetch": it.measured.broker_fetch, "other": it.measured.broker_other}),
         ("api",),
+        {
+            "fetch": "includes the wait that the client allows (fetch.max.wait.ms)",
+            "other": "all others, except JoinGroup, SyncGroup and ShareFetch: brokers delay these on purpose",
+        },
     ),
     Figure(
         HISTOGRAM,
         "fetch_answer_bytes",
-        "Size of fetch responses, whole frames.",
+        "Size of fetch responses: whole frames with their 4-byte length.",
         lambda it: both(it.measured.response_bytes_client, it.measured.response_bytes_broker),
         _SIDE,
     ),
     Figure(
         HISTOGRAM,
         "fetch_request_partitions",
-        "Partitions that a fetch request lists.",
+        "Entries of partitions in a fetch request.",
         lambda it: both(it.measured.partitions_client, it.measured.partitions_broker),
         _SIDE,
     ),

@@ -24,7 +24,13 @@ _Kind = TypeVar("_Kind")
 REPORTS: Final[tuple[tuple[Feature[Any, Any], Reports[Any, Any]], ...]] = tuple(
     (each, each.reports()) for each in FEATURES if each.reports is not None
 )
-STATES: Final = ("starting", "ready", "degraded", "draining")
+STATES: Final = {
+    "starting": "no broker has answered yet, or none has a listener",
+    "ready": "all is well",
+    "degraded": "clients are served, but something is wrong: `/readyz` says what, and names the option",
+    "draining": "the gateway ends",
+}
+"""The states of ``/readyz``, each with its meaning."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -33,7 +33,9 @@ class BytesOfPeriod(NamedTuple):
     time: int
     """The start of the period, in ns since 1970."""
     actual_bytes: int
+    """Captured, in both directions."""
     predicted_bytes: int
+    """With sessions, in both directions."""
 
 
 @dataclass(slots=True, repr=False)
@@ -95,11 +97,15 @@ class TopicTotals(TopicShare):
     """The figures of one topic in all counted fetches of a connection."""
 
     topic: str | None = None
+    """Its name. None if fetches have topic ids."""
     topic_id: bytes | None = None
     """The topic id, in place of `topic`, if the fetches have topic ids (v13 and later)."""
     eligible_request_bytes: int = 0
+    """The part of `request_bytes` of eligible fetches."""
     eligible_response_bytes: int = 0
+    """The part of `response_bytes` of eligible fetches."""
     eligible_record_bytes: int = 0
+    """The part of `record_bytes` of eligible fetches."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,16 +113,19 @@ class Summary:
     """The figures of a connection that are not in the rows of its exchanges."""
 
     end: ConnectionEnd
+    """The counts of the captured connection."""
     topics: list[TopicTotals] = field(default_factory=list)
+    """The figures of each topic."""
     bucket_ns: int = WIDTHS[0]
-    """The width of the buckets in `over_time`, in ns."""
+    """The length of the periods in `over_time`."""
     over_time: list[BytesOfPeriod] = field(default_factory=list)
+    """The fetch bytes of each period with fetches."""
     sessions: list[CacheEvent] = field(default_factory=list)
-    """The events of fetch sessions. A session that replay predicts has the name of its connection. A session
-    that the client itself used has the broker's session id as its name."""
+    """The events of fetch sessions."""
     limits: dict[int, VersionFigures] = field(default_factory=dict)
     """The figures of response limits, by Fetch version."""
     starved: list[Starved] = field(default_factory=list)
+    """The partitions that got no records for the longest time, while others did."""
     floors: dict[int, FloorFigures] = field(default_factory=dict)
     """What floors of min_bytes and max_wait_ms would save, by Fetch version. Empty without floors."""
     differing: int = 0

@@ -34,6 +34,7 @@ class FloorFigures:
     """What floors would save, modelled. In a `FloorLog`, for the fetches of one version."""
 
     fewer: int = 0
+    """How many fetches would be saved. All fields are 0 without floors."""
     saved_bytes: int = 0
     """The bytes of these fetches and of their responses, without records, with sessions."""
     gathered_bytes: int = 0
@@ -41,6 +42,7 @@ class FloorFigures:
     later: int = 0
     """By how much records would come later: their bytes times ms."""
     later_at_most_ms: int = 0
+    """The longest delay of a record."""
 
     def add(self, other: "FloorFigures") -> None:
         self.fewer += other.fewer

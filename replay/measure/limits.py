@@ -46,6 +46,7 @@ class VersionFigures:
     max_bytes: int = 0
     """The largest max_bytes of a fetch. 0 below v3."""
     largest_record_bytes: int = 0
+    """The most bytes of records in one response."""
     over_limit: int = 0
     """How many responses had more bytes of records than the limit."""
     over_limit_bytes: int = 0
@@ -53,6 +54,7 @@ class VersionFigures:
     starved: int = 0
     """How often a partition began to starve."""
     starved_ns: int = 0
+    """For how long partitions starved, added up."""
 
     def add(self, other: "VersionFigures") -> None:
         self.responses += other.responses
@@ -69,12 +71,15 @@ class Starved:
     """A partition that got no records for a time, although it had some and other partitions got records."""
 
     topic: str | None
+    """Its name. None if the fetch has topic ids."""
     topic_id: bytes | None
     """The topic id, if the fetch has topic ids (v13 and later). Else None."""
     partition: int
+    """Its number."""
     since: int
     """The time of the first response without records of this partition, in ns since 1970."""
     version: int
+    """The version of Fetch."""
     until: int = 0
     """The time of the response with which it stopped starving: it got records, had no more, had an error, or
     was not in the fetch. If it has not stopped, the time of the last response in which it starved."""

@@ -51,19 +51,29 @@ class RecordsRead(NamedTuple):
     """The record bytes of a topic's partitions in fetches of one class."""
 
     topic: str | None
+    """Its name. None if fetches have topic ids."""
     topic_id: bytes | None
+    """In place of `topic`."""
     fetch_class: int
+    """The kind of fetch. 0: below v10. 1: v10. 2: v11 or later, without a rack. 3: with a rack. 4: v11 as
+    KafkaJS and aiokafka send it. 5: not of a consumer."""
     partitions: dict[int, int]
+    """Bytes of records by partition."""
 
 
 class LogEnds(NamedTuple):
     """The lowest and the highest high watermark that responses had, by partition."""
 
     topic: str | None
+    """Its name. None if fetches have topic ids."""
     topic_id: bytes | None
+    """In place of `topic`."""
     partitions: list[int]
+    """Their numbers. The other two lists have the same order."""
     lowest: list[int]
+    """The lowest high watermark of each."""
     highest: list[int]
+    """The highest high watermark of each."""
 
 
 class ReplicasSeen(NamedTuple):
@@ -72,9 +82,10 @@ class ReplicasSeen(NamedTuple):
     time: int
     """When the response came, in ns since 1970."""
     cluster: str
+    """The id of the cluster. "" if the response has none."""
     topic: str
     replicas: bytes
-    """See `cluster.unpacked`."""
+    """The leaders and replicas of its partitions, packed (`replay.protocol.cluster`)."""
 
 
 class NodesSeen(NamedTuple):
@@ -85,6 +96,7 @@ class NodesSeen(NamedTuple):
     cluster: str
     """The cluster's id, "" if the response has none."""
     nodes: tuple[Broker, ...]
+    """The brokers in the response."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,9 +106,13 @@ class ZonesSeen:
     client_rack: str = ""
     """The rack that --client-rack names for the client, or ""."""
     nodes: list[NodesSeen] = field(default_factory=list)
+    """The brokers in Metadata and DescribeCluster responses."""
     replicas: list[ReplicasSeen] = field(default_factory=list)
+    """The leaders and replicas in Metadata responses."""
     reads: list[RecordsRead] = field(default_factory=list)
+    """The record bytes that were read."""
     log_ends: list[LogEnds] = field(default_factory=list)
+    """How far logs grew."""
 
 
 class Newest:

@@ -20,58 +20,62 @@ from replay.report.decision import client_key, of_client, why
 from replay.report.model import PARTS, FetchReport, Net, Report, predicted_bytes
 from replay.report.zones_model import ByZone, ZonedBytes, ZonesReport
 
-NAMES: Final = (
-    "by",
-    "client_id",
-    "software",
-    "fetch_version",
-    "topic",
-    "broker",
-    "client",
-    "connection",
-    "connections",
-)
-"""The columns with the names that identify a row. A row of the kind `topic` without a topic has the bytes of
-frames that belong to no topic."""
+NAMES: Final = {
+    "by": "the kind of the row: total, client, topic, broker, connection (the 50 largest), or passed (those "
+    "fetches of a client that used no session, for one reason); if a rack is known, also zones (all bytes), "
+    "zone client, zone topic and zone pair",
+    "client_id": "the client id",
+    "software": "the name and version of the client's software",
+    "fetch_version": "the version of its fetches",
+    "topic": "a topic; empty in the topic row with the rest of each frame",
+    "broker": "host:port",
+    "client": "the address of the client",
+    "connection": "client host:port > broker host:port #n",
+    "connections": "the number of connections",
+}
+"""The columns with the names that identify a row, each with its meaning."""
+SUMS: Final = {
+    "predicted_bytes": "sessions + (actual - eligible), in both directions",
+    "saved_bytes": "eligible - sessions, in both directions",
+    "saved_ratio": "its share of the row's captured bytes",
+}
 FIGURES: Final = (
     *(f"{part}_{field}" for part, fields in PARTS.items() for field in fields.__annotations__),
-    "predicted_bytes",
-    "saved_bytes",
-    "saved_ratio",
+    *SUMS,
 )
-"""The columns with figures. `predicted_bytes` is sessions + (actual - eligible), for both directions
-together. A `saved_ratio` of 0.5 means that half of the bytes are saved."""
+"""The columns with figures."""
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """The characters with which a formula can begin, in plain and in full-width form."""
-MORE: Final = (
-    "captured_seconds",
-    "saved_bytes_per_day",
-    "money_per_month",
-    "to_do",
-    "reason",
-    "passed_exchanges",
-    "passed_bytes",
-    "net_per_month",
-    "net_between_zones_per_month",
-    "advice_saves_bytes_per_day",
-    "advice_saves_money_per_month",
-)
-"""The last columns. Only the row `total` has `captured_seconds` and the net sums. The rows `total` and
-`client` have the two columns after `captured_seconds`: the saving of sessions. The rows `client` also have
-`to_do`, and what this advice saves, in the last two columns. `reason` says
-why nothing is saved; in a row `passed`, why its fetches did not use a session. Only rows `passed` have
-`passed_exchanges` and `passed_bytes`."""
+MORE: Final = {
+    "captured_seconds": "total: the captured time",
+    "saved_bytes_per_day": "total and client: saved_bytes of a day, at the rate of the captured time",
+    "money_per_month": "total and client: the price of it in 30 days",
+    "to_do": "client: the advice",
+    "reason": "why nothing is saved; in a row passed, why its fetches used no session",
+    "passed_exchanges": "passed: the number of these fetches",
+    "passed_bytes": "passed: their bytes as captured, in both directions",
+    "net_per_month": "total, with --sidecar-cost: the net sum of one service",
+    "net_between_zones_per_month": "the same if only bytes between zones cost money",
+    "advice_saves_bytes_per_day": "client: what the advice saves, with sessions or with fetch.min.bytes",
+    "advice_saves_money_per_month": "client: the price of it in 30 days",
+}
+"""The last columns, each with the kinds of rows that have it and with its meaning."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
-ZONE_COLUMNS: Final = (
-    *(f"{kind}_{zone}_zone" for kind in ZonedBytes.__annotations__ for zone in ByZone.__annotations__),
-    "client_rack_bytes",
-    "rack_clients_bytes",
-    "from_rack",
-    "to_rack",
-    "zone_bytes",
-)
-"""The columns that come after the others if a rack is known. Rows of the kinds `zones` (all), `zone client`,
-`zone topic` and `zone pair` have them. An empty rack is not known."""
+ZONE_COLUMNS: Final = {
+    **{
+        f"{kind}_{zone}_zone": f"{kind.removesuffix('_bytes')}: bytes of the {zone} zone"
+        for kind in ZonedBytes.__annotations__
+        for zone in ByZone.__annotations__
+    },
+    "client_rack_bytes": "the records that client.rack would move to the client's zone",
+    "rack_clients_bytes": "the records that --rack-clients would move to the client's zone",
+    "from_rack": "zone pair: the zone that sends; empty if it is unknown",
+    "to_rack": "zone pair: the zone that receives; empty if it is unknown",
+    "zone_bytes": "zone pair: bytes from one to the other",
+}
+"""The last columns if a rack is known, each with its meaning. Rows on zones have them."""
+EXPLAINED: Final = {**NAMES, **SUMS, **MORE, **ZONE_COLUMNS}
+"""The meanings of all columns but those of `PARTS`, whose names are paths in the report."""
 
 
 def render(report: Report) -> str:

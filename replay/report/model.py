@@ -38,17 +38,22 @@ class Actual(TypedDict):
     responses: int
     """Those whose request was captured."""
     request_bytes: int
+    """Those of whole requests."""
     response_bytes: int
+    """Those of whole responses."""
     record_bytes: int
-    """Those in the `records` fields. `response_bytes` includes them."""
+    """The part of `response_bytes` in the `records` fields."""
     partitions_requested: int
+    """Entries of partitions in requests."""
     partitions_answered: int
+    """Entries of partitions in responses."""
 
 
 class Eligible(TypedDict):
     """The fetches that went through the session engine, as captured."""
 
     exchanges: int
+    """Requests with their responses."""
     request_bytes: int
     response_bytes: int
     record_bytes: int
@@ -60,13 +65,21 @@ class SessionsReport(TypedDict):
     request_bytes: int
     response_bytes: int
     full: int
+    """Fetches that request a session (epoch 0)."""
     incremental: int
+    """Fetches within a session."""
     sessionless: int
+    """Fetches without a session."""
     added: int
+    """Partitions that incremental fetches add to a session."""
     altered: int
+    """Partitions that incremental fetches change in a session."""
     forgotten: int
+    """Partitions that incremental fetches remove from a session."""
     partitions_requested: int
+    """Entries of partitions in requests."""
     partitions_answered: int
+    """Entries of partitions in responses."""
     close_bytes: int
     """Bytes of fetches that close a session, both directions."""
     repair_bytes: int
@@ -109,9 +122,13 @@ class Input(TypedDict):
     copied_connections: int
     """Further ones that were left out: they are copies of others, captured after NAT."""
     exchanges: int
+    """Requests with their responses, of all APIs."""
     gaps: int
+    """Places where bytes of a stream are missing."""
     unpaired_requests: int
+    """Requests whose response was not captured."""
     unpaired_responses: int
+    """Responses whose request was not captured."""
     decrypted_connections: int
     """TLS connections that a key log decrypted. All figures are about their decrypted contents."""
     encrypted_connections: dict[str, int]
@@ -124,15 +141,20 @@ class Input(TypedDict):
     loopback: bool
     """Whether all clients whose fetches count are on the loopback of a host (127.0.0.0/8 or ::1)."""
     problems: list[Problem]
+    """Parts that could not be read. With any, the exit code is 3, or 1."""
 
 
 class Filters(TypedDict):
     """The filters of the input. An empty list means no filter."""
 
     ports: list[int]
+    """The values of --port."""
     hosts: list[str]
+    """The values of --host."""
     clients: list[str]
+    """The values of --client."""
     topics: list[str]
+    """The values of --topic."""
 
 
 class Stretch(TypedDict):
@@ -204,6 +226,7 @@ class Passed(TypedDict):
     """Fetches that did not use a session of the gateway, for one reason."""
 
     exchanges: int
+    """Their number."""
     bytes: int
     """As captured, in both directions."""
 
@@ -223,12 +246,14 @@ class OfClient(TypedDict):
     software: str
     """The name and version of the client's software, from ApiVersions v3 or later; "" if unknown."""
     fetch_version: int
+    """The version of its fetches."""
 
 
 class ToDo(OfClient):
     """Advice for one client id, software and fetch version."""
 
     action: Action
+    """What to do, in a word or two for programs."""
     saved_bytes_per_day: int | None
     """The modelled saving of one day with sessions: `saved_bytes` of the client, at the rate of the captured
     time. None if less than 5 s were captured, or if `action` is "one side" or "measure alone"."""
@@ -251,6 +276,7 @@ class DifferentHosts(TypedDict):
     """
 
     captures: int
+    """Their number."""
     captured_bytes_per_day: int
     """The sum over the captures: the fetch bytes of one day at the rate of the capture's own time."""
     saved_bytes_per_day: int
@@ -269,12 +295,14 @@ class Decision(TypedDict):
     """The report's first lines: how much sessions would save, and what to do next."""
 
     captured_seconds: float
+    """The captured time."""
     enough: bool
     """Whether at least an hour was captured. A shorter time says little about a day."""
     saved_bytes_per_day: int | None
     """The modelled saving of one day: `fetch.saved_bytes` at the rate of the captured time. None if less than
     5 s were captured, or if too many fetches are missing (`reason` is "bytes missing" or "unpaired")."""
     saved_ratio: float
+    """As `fetch.saved_ratio`."""
     money_per_month: float | None
     """The modelled saving of money in 30 days. None without --price-per-gb, or if `saved_bytes_per_day` is
     None."""
@@ -357,7 +385,9 @@ class SlotsRow(TypedDict):
     requested_at_once: int
     """The most sessions at the same time, if there were slots for all of them."""
     slots: int
+    """The slots that a broker has by default: 1,000."""
     evictions: int
+    """Sessions that the broker evicted for others."""
     refused: int
     """Sessions that the broker did not create: no slot was free, and no session could be evicted."""
     over_time: list[SlotsNeeded]
@@ -398,6 +428,7 @@ class StarvedRow(TypedDict):
     topic: str
     """As in `TopicRow`."""
     partition: int
+    """Its number."""
     since: str
     """ISO 8601 in UTC."""
     seconds: float
@@ -452,13 +483,16 @@ class FloorsReport(FloorFigures):
     by_client: list[FloorsRow]
     """A row for each row of `Report.by_client`, in the same order."""
     how: str
+    """How it is computed."""
 
 
 class SpreadShare(TypedDict):
     """One figure in two forms: for the number of records, and for their bytes without compression."""
 
     records: float
+    """Of the number of records."""
     bytes: float
+    """Of the bytes of records."""
 
 
 class HottestKey(SpreadShare):
@@ -481,6 +515,7 @@ class CooperativeRow(TypedDict):
     client_id: str | None
     """None if the group is known."""
     records: int
+    """All records that were read."""
     bytes: int
     """Without compression."""
     records_without_key: int
@@ -520,6 +555,7 @@ class TcpIp(TypedDict):
     bytes_actual: int
     bytes_predicted: int
     how: str
+    """How it is computed."""
 
 
 class Money(TypedDict):
@@ -539,6 +575,7 @@ class Money(TypedDict):
     """The part of `saved_per_month` of connections between two known zones. None if no zone of a saved byte
     is known, or if less than 5 s were captured."""
     how: str
+    """How it is computed."""
 
 
 class FetchMinBytes(TypedDict):
@@ -562,6 +599,7 @@ class SidecarNeed(TypedDict):
     cpu_millicores: float
     """Thousandths of a core, on average over the captured time."""
     connections: int
+    """Its connections."""
     partitions: int
     """The partitions that a fetch lists on average, added up over the connections."""
     fetches_per_second: float
@@ -577,6 +615,7 @@ class NetRow(TypedDict):
     """
 
     services: int
+    """1, 20 or 200."""
     sidecars: int
     saved_per_month: float
     cost_per_month: float
@@ -635,13 +674,16 @@ class Net(TypedDict):
     between_zones: NetBetweenZones | None
     """The sum of the saved bytes between zones alone, for one service. None if no zone of them is known."""
     captured_seconds: float
+    """The captured time, from which a month is computed."""
 
 
 class Modelled(TypedDict):
     """The figures that are modelled, not counted."""
 
     tcp_ip: TcpIp
+    """The bytes of TCP and IP headers."""
     fetch_min_bytes: FetchMinBytes
+    """What `fetch.min.bytes` in the clients would save."""
     money: Money | None
     """The modelled saving of money. None without --price-per-gb, if the saving is not known, or if both sides
     of a gateway were captured."""
@@ -667,6 +709,7 @@ class Report(FetchesRow):
     """The whole report, as a JSON object."""
 
     version: str
+    """The version of fetchgate."""
     policy: str
     """The value of --policy: gateway or always."""
     filters: Filters

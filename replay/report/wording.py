@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final, Literal
 
+from proxy.session.decision import Reason
 from proxy.text.printable import printable
 from replay.capture.tls import reasons
 from replay.report.model import CooperativeReport, DifferentHosts, Filters, Money, Problem, Report
@@ -61,30 +62,9 @@ SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
 """The name and the meaning of each key of `model.Shares`. Sessions reduce only the last two shares."""
 
 REASONS: Final = {
-    "native session": "the client has sessions of its own; its fetches stay as captured",
+    **{reason.value: reason.meaning for reason in Reason},
     "unpaired": "the request was captured without its response",
     "bytes missing": "part of the request or of the response was not captured",
-    "not a consumer": "the fetch of a replica, from broker to broker",
-    "tags": "the request has tagged fields that were not tested with sessions",
-    "not understood": "the request or the response does not follow the protocol",
-    "one partition": "the fetch lists a single partition: a session has nothing to leave out",
-    "leader epochs": "sessions of these brokers (2.1 to 2.4) forget leader epochs (KAFKA-9338)",
-    "broker without sessions": "Kafka 1.0 and older have no fetch sessions",
-    "broker not known yet": "the capture has no ApiVersions response of the broker",
-    "errors that a session forgets": "the broker sent error 35 or 76, which sessions before Kafka 4.0 forget",
-    "forgets without a session": "the fetch forgets partitions of a session that it does not name",
-    "session busy": "an earlier fetch of the session had no response yet",
-    "catching up": "the last response was large: the client is catching up",
-    "no session yet": "a session would not have saved bytes yet, or the last one did not",
-    "no slot left": "no slot for a session was free",
-    "no slot at the broker": "the broker had no slot for a session",
-    "resting": "sessions cost this connection more than they saved, so it has none for a while",
-    "delta not smaller": "the incremental fetch would not have been smaller than the full one",
-    "partitions listed twice or too sparse": "the list of partitions does not fit into a session's table",
-    "not looked into": "a request of more than 1 MiB, 2,048 topics or 32,768 partitions",
-    "keep order": "the partitions were served in the order of the list",
-    "memory": "the memory for responses was used up",
-    "sessions off": "sessions were switched off",
     "sessions cost what they saved": "sessions saved no more bytes than they added",
 }
 _FAMILIES: Final = {

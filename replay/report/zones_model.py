@@ -28,12 +28,14 @@ class ZonedBroker(TypedDict):
     node_id: int | None
     """None if no captured response has this address."""
     rack: str | None
+    """None if unknown."""
 
 
 class ZonedClients(TypedDict):
     """The clients of one zone."""
 
     rack: str | None
+    """None if unknown."""
     connections: int
 
 
@@ -72,7 +74,9 @@ class ZonedTopic(ZonedFetches):
 
     topic: str | None
     client_rack_bytes: int
+    """Its part of `client_rack.moved_bytes`."""
     rack_clients_bytes: int
+    """Its part of `rack_clients.moved_bytes`."""
 
 
 class ZonePair(TypedDict("_Ends", {"from": str | None, "to": str | None})):
@@ -116,8 +120,10 @@ class LeaderRate(TypedDict):
 
     topic: str
     leader: int
+    """Its node id."""
     rack: str | None
     records_per_second: float
+    """Of this topic at this leader."""
     leader_records_per_second: float
     """Of all topics at this leader. A replica learns from the leader's next response for any of them that a
     record may be read."""
@@ -156,6 +162,7 @@ class ZoneMoney(TypedDict):
     """`cost` in 30 days, if the traffic continued as in the capture. None if less than 5 s were captured, or
     if no bytes have two known zones."""
     how: str
+    """How it is computed."""
 
 
 class ZonesReport(ZonedBytes):

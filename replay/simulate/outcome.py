@@ -46,15 +46,23 @@ class TopicShare:
     """A topic's part of a fetch: its entries, and the topic element that contains them."""
 
     partitions_requested: int = 0
+    """Its entries in requests."""
     partitions_answered: int = 0
+    """Its entries in responses."""
     request_bytes: int = 0
+    """Its entries in requests, and the fields around them."""
     response_bytes: int = 0
-    """The response bytes of the topic, including its records."""
+    """Its entries in responses, the fields around them, and records."""
     record_bytes: int = 0
+    """The part of `response_bytes` that is the contents of records."""
     session_request_bytes: int = 0
+    """As `request_bytes`, for eligible fetches with sessions."""
     session_response_bytes: int = 0
+    """As `response_bytes`, for eligible fetches with sessions."""
     session_partitions_requested: int = 0
+    """As `partitions_requested`, for eligible fetches with sessions."""
     session_partitions_answered: int = 0
+    """As `partitions_answered`, for eligible fetches with sessions."""
 
 
 @dataclass(slots=True)

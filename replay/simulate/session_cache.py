@@ -25,7 +25,10 @@ class CacheEvent(NamedTuple):
     time: int
     """The time of the event, in ns since 1970."""
     act: Act
+    """``make``, ``touch`` (used, at most every 10 s) or ``close``."""
     name: str
+    """The connection of a session that replay predicts. The session id of a session of the client
+    itself."""
     size: int
     """The number of partitions in the session."""
 

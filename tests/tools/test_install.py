@@ -50,7 +50,7 @@ def test_a_demo_needs_what_make_installs_for_it(target: str, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["tests.golden", "tools.options_page"])
+@pytest.mark.parametrize("module", ["tests.golden", "tools.pages"])
 def test_a_tool_that_lacks_its_packages_ends_with_the_remedy(module: str) -> None:
     command = [sys.executable, "-S", "-m", module]  # without the packages of the virtual environment
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

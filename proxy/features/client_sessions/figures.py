@@ -27,19 +27,19 @@ FIGURES: Final[tuple[Figure[ClientSessionFigures], ...]] = (
     Figure(
         GAUGE,
         "num_incremental_fetch_sessions",
-        "Sessions that the gateway keeps for clients.",
+        "Sessions that the gateway keeps for clients (--client-sessions). The metric of KIP-227.",
         lambda it: it.sessions,
     ),
     Figure(
         GAUGE,
         "num_incremental_fetch_partitions_cached",
-        "Partitions in sessions kept for clients.",
+        "Partitions in sessions that the gateway keeps for clients. The metric of KIP-227.",
         lambda it: it.partitions,
     ),
     Figure(
         COUNTER,
         "incremental_fetch_session_evictions",
-        "Evicted sessions that were kept for clients.",
+        "Sessions kept for clients that the gateway evicted for others. The metric of KIP-227.",
         # Kafka's privileged sessions are those of followers. The gateway gives them none.
         lambda it: [(("false",), it.evictions), (("true",), 0)],
         ("privileged",),

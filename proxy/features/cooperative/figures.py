@@ -34,16 +34,18 @@ FIGURES: Final[tuple[Figure[Cooperative], ...]] = (
     Figure(
         COUNTER,
         "coop_records",
-        "Records in fetches of members, by outcome.",
+        "Records in responses for members, without partitions of which a member gets all.",
         lambda it: named(it.tally.records, RECORDS),
         ("outcome",),
+        RECORDS,
     ),
     Figure(
         COUNTER,
         "coop_batches",
-        "Batches in fetches of members, by outcome.",
+        "Batches in responses for members, without partitions of which a member gets all.",
         lambda it: named(it.tally.batches, BATCHES),
         ("outcome",),
+        BATCHES,
     ),
     Figure(
         COUNTER,
@@ -51,11 +53,12 @@ FIGURES: Final[tuple[Figure[Cooperative], ...]] = (
         "Commits for key ranges that went to the broker.",
         lambda it: named(it.tally.commits, COMMITS),
         ("result",),
+        COMMITS,
     ),
     Figure(
         COUNTER,
         "coop_exclusive",
-        "How often a group stopped sharing partitions, by reason.",
+        "How often a group stopped sharing partitions, by the reasons of fetchgate_coop_exclusive.",
         lambda it: named(it.tally.exclusive, EXCLUSIVE),
         _REASON,
     ),
@@ -65,6 +68,7 @@ FIGURES: Final[tuple[Figure[Cooperative], ...]] = (
         "Bytes of records for members.",
         lambda it: [(("upstream",), it.tally.upstream_bytes), (("client",), it.tally.client_bytes)],
         ("stage",),
+        {"upstream": "from brokers", "client": "to members"},
     ),
     Figure(
         COUNTER,
@@ -82,19 +86,20 @@ FIGURES: Final[tuple[Figure[Cooperative], ...]] = (
     Figure(
         COUNTER,
         "coop_detached",
-        "How often a member began to fetch alone: no room (full), or it did not ask (wait).",
+        "How often a member began to fetch alone.",
         lambda it: named(it.detached, DETACHED),
         _REASON,
+        DETACHED,
     ),
     Figure(
         COUNTER,
         "coop_refused",
-        "Partitions with an error that the gateway sent to members.",
+        "Partitions for which members got an error from the gateway, by Kafka's error code.",
         lambda it: one_label(bounded(Counter({str(code): n for code, n in it.tally.refused.items()}))),
         ("code",),
     ),
     Figure(GAUGE, "coop_groups", "Cooperative groups.", lambda it: len(it.groups)),
-    Figure(GAUGE, "coop_members", "Members.", _members, ("group", "state")),
+    Figure(GAUGE, "coop_members", "Members of groups.", _members, ("group", "state"), STATES),
     Figure(
         GAUGE,
         "coop_lanes",
@@ -114,7 +119,7 @@ FIGURES: Final[tuple[Figure[Cooperative], ...]] = (
     Figure(
         GAUGE,
         "coop_range_lag",
-        "Records from the committed position of a lane to the end: least (quantile 0) and most (1).",
+        "Offsets from the committed position of a lane to the end of its partition.",
         lambda it: [
             ((group.name, quantile), least_or_most(lags))
             for group in it.groups
@@ -122,17 +127,20 @@ FIGURES: Final[tuple[Figure[Cooperative], ...]] = (
             for quantile, least_or_most in (("0", min), ("1", max))
         ],
         ("group", "quantile"),
+        {"0": "the least", "1": "the most"},
     ),
     Figure(
         GAUGE,
         "coop_exclusive",
-        "1 while the group shares no partition, by reason.",
+        "1 while the group shares no partition. The gateway of the group's leader knows the reason and logs "
+        "it; all gateways with members report outsider.",
         lambda it: [
             ((group.name, reason), int(group.exclusive == reason))
             for group in it.groups
             for reason in EXCLUSIVE
         ],
         ("group", "reason"),
+        EXCLUSIVE,
     ),
 )
 """The additional metrics with ``--cooperative``. The number of their label values is limited, because the

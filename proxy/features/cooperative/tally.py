@@ -9,12 +9,23 @@ from typing import Final, TypeAlias
 from proxy.features.cooperative.key_hash import SPACE
 from proxy.features.cooperative.ranges import KeyRanges
 
-STATES: Final = ("declared", "shares", "plain", "frozen", "away")
-"""The values of `MemberSeen.state`."""
-RECORDS: Final = ("kept", "filtered")
-BATCHES: Final = ("untouched", "thinned", "dropped", "placeholder")
-COMMITS: Final = ("ok", "error")
-DETACHED: Final = ("full", "wait")
+STATES: Final = {
+    "declared": "its client.id names its lane",
+    "shares": "it has lanes from its group, or whole partitions, or none",
+    "plain": "it has whole partitions from its client's own assignor (outsider, assignor)",
+    "frozen": "it gets no records until it has joined again",
+    "away": "it fetches here, but its connection to the coordinator reaches another process",
+}
+"""The values of `MemberSeen.state`, each with its meaning. So have the other words in metrics."""
+RECORDS: Final = {"kept": "for the member", "filtered": "left out: they belong to another member"}
+BATCHES: Final = {
+    "untouched": "all of its records are for the member",
+    "thinned": "some are left out",
+    "dropped": "all are left out",
+    "placeholder": "an empty batch, which moves the client forward",
+}
+COMMITS: Final = {"ok": "the broker accepted it", "error": "the broker refused it"}
+DETACHED: Final = {"full": "there was no room", "wait": "it did not ask"}
 
 
 class GroupNotice(StrEnum):
@@ -85,9 +96,7 @@ class MemberSeen:
     client_id: str
     host: str
     state: str
-    """``declared``: the member's client.id declares its lane. ``shares``: the group has assigned lanes to the
-    member. ``plain``: the group shares no partition. ``frozen``: the member gets no records until it has
-    joined again. ``away``: it fetches here, but its connection to the coordinator is elsewhere."""
+    """One of `STATES`."""
     lanes: list[LaneSeen]
 
 

@@ -67,14 +67,20 @@ FIGURES: Final[tuple[Figure[Zones], ...]] = (
     Figure(
         COUNTER,
         "zone_bytes",
-        "All bytes to and from brokers, by zone of the broker and by kind.",
+        "All bytes to and from brokers, by the zone of the broker (same, other, unknown) and by kind.",
         lambda it: [((zone.value, what), it.byte_counts[zone, what]) for zone in Zone for what in WHAT],
         ("zone", "what"),
+        {
+            "records": "records of fetch responses: those of other zones could be read in the own zone",
+            "listing": "the rest of fetches",
+            "produce": "Produce requests and responses",
+            "other": "all else",
+        },
     ),
     Figure(
         GAUGE,
         "zone_brokers",
-        "Brokers in responses so far, by zone.",
+        "Brokers in responses so far, by zone (same, other, unknown).",
         lambda it: one_label(it.brokers()),
         ("zone",),
     ),
@@ -82,21 +88,22 @@ FIGURES: Final[tuple[Figure[Zones], ...]] = (
     Figure(
         COUNTER,
         "rack_leaders_named",
-        "Partitions in Metadata responses with a replica in the rack named as leader.",
+        "--rack-clients: partitions in Metadata responses with a replica in the rack named as leader.",
         lambda it: None if it.reads is None else it.reads.named,
     ),
     Figure(
         COUNTER,
         "rack_empty_held",
-        "Empty responses of replicas that were held back for up to 50 ms.",
+        "--rack-clients: empty responses of replicas that were held back for up to 50 ms.",
         lambda it: None if it.reads is None else it.reads.held,
     ),
     Figure(
         COUNTER,
         "rack_returns",
-        "How often clients were sent back to leaders: a replica failed, or only a leader can answer.",
+        "--rack-clients: how often clients were sent back to leaders for some time.",
         lambda it: None if it.reads is None else named(it.reads.returns, RETURNS),
         ("reason",),
+        RETURNS,
     ),
 )
 

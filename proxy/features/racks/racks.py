@@ -11,26 +11,20 @@ from typing import Final
 from proxy.protocol.api import RESPONSE_START_BYTES
 from proxy.protocol.brokers import Broker, read_brokers
 
-RETURNS: Final = (
-    "closed",
-    "overdue",
-    "unreachable",
-    "out_of_range",
-    "refused",
-    "isr",
-    "offsets",
-    "no_consumer",
-    "old_fetch",
-    "login",
-)
-"""The reasons for true Metadata.
-
-A replica has closed a connection, is late, or can't be reached: all clients get true Metadata for it. It has
-said OFFSET_OUT_OF_RANGE, has refused to serve, or is not in sync any more (``isr``): its client gets true
-Metadata for the partition. ``offsets``: the leader of a partition could not be asked for offsets.
-``no_consumer``: the client sends requests that only leaders take. ``old_fetch``: followers do not answer its
-version of Fetch. ``login``: it has authenticated, and does not read yet.
-"""
+RETURNS: Final = {
+    "closed": "the replica closed a connection",
+    "overdue": "the replica is late",
+    "unreachable": "the replica can't be reached",
+    "out_of_range": "the replica responded with OFFSET_OUT_OF_RANGE",
+    "refused": "the replica did not serve the partition",
+    "isr": "the replica is not in sync any more",
+    "offsets": "the leader of a partition could not be asked for offsets",
+    "no_consumer": "the client produces, or sends other requests for leaders",
+    "old_fetch": "followers do not answer the client's version of Fetch",
+    "login": "the client has authenticated, and does not read yet",
+}
+"""The reasons for true Metadata, each with its meaning. After the first three, all clients get true Metadata
+for the replica; after the next three, its client gets it for the partition."""
 
 
 class Zone(StrEnum):

@@ -31,7 +31,9 @@ class FileCounts:
     file: str
     """As the user gave it. `-` is standard input."""
     number: int = 0
+    """Its place among all files of the table, from 0 on."""
     fingerprint: str = ""
+    """Recognises the same capture under any name."""
     format: str = ""
     """`pcap` or `pcapng`. Empty if it is another one, or could not be read."""
     file_bytes: int = 0
@@ -42,16 +44,18 @@ class FileCounts:
     wire_bytes: int = 0
     """Bytes of all counted packets on the wire. A snap length may have cut them in the file."""
     link_types: dict[int, int] = field(default_factory=dict)
-    """Packets by link type, as tcpdump numbers them."""
+    """Packets by tcpdump's number of the link type."""
     first_time: int = 0
-    """The earliest time of a packet, in nanoseconds since 1970. 0 if there is no packet."""
+    """The earliest time of a packet, in ns since 1970. 0 if there is no packet."""
     last_time: int = 0
+    """The latest time of a packet, in ns since 1970. 0 if there is no packet."""
     stretches: list[list[int]] = field(default_factory=list)
-    """The captured intervals of time, in order. Each has the time of its first and of its last packet. The
-    pauses between intervals are longer than `PAUSE`. Above `MOST_STRETCHES`, only the longest pauses are
-    kept."""
+    """The first and the last time of each part without a pause of more than 5 minutes, in ns since 1970.
+    Only the longest 1,000 pauses are kept."""
     not_ip: int = 0
+    """Packets that are not IP."""
     not_tcp: int = 0
+    """IP packets that are not TCP."""
     tunnelled: int = 0
     """Tunnels that were removed to read the inner packet. A packet in two nested tunnels counts twice."""
     unread: dict[str, int] = field(default_factory=dict)
@@ -65,15 +69,16 @@ class FileCounts:
     malformed: int = 0
     """Packets whose IP or TCP header contradicts itself, or is incomplete although nothing was cut."""
     filtered: int = 0
-    """TCP packets that the filter excludes, by host, port or part (see `Filter`)."""
+    """TCP packets that --host and --port leave out."""
     other_ports: dict[int, int] = field(default_factory=dict)
-    """Packets that the filter by ports excludes. Each counts for both of its ports. Only the `MOST_PORTS`
-    ports with the most packets are kept."""
+    """Packets that --port leaves out, by port: the 64 with the most packets. Each packet counts at both
+    of its ports."""
     unknown_link: int = 0
     """Packets of link types that are not supported, or of interfaces that the file does not describe."""
     bad_records: int = 0
     """Places where a record had to begin, but none was found."""
     skipped_bytes: int = 0
+    """Bytes until the next packet after such a place."""
     trailing_bytes: int = 0
     """Bytes after the last complete record of the file."""
     problems: list[str] = field(default_factory=list)

@@ -41,8 +41,9 @@ class SampledExchange(NamedTuple):
     api_version: int
     correlation_id: int
     request_time: int
-    """In ns since 1970, as `response_time`."""
+    """In ns since 1970."""
     response_time: int
+    """In ns since 1970."""
 
 
 class Sample:

@@ -92,61 +92,73 @@ class ConnectionEnd:
     """The counts of a complete connection. This is the last event of each connection."""
 
     connection: str
+    """As the column of this name."""
     client: str
     """The client's address. If nothing was read as Kafka, it is the address that sent the first SYN, or else
     the address with the higher port."""
     broker: str
+    """host:port, also if the connection is not Kafka."""
     client_id: str = ""
+    """That of the last request."""
     software: str = ""
+    """The name and version from ApiVersions v3 or later. "" if unknown."""
     first_time: int = 0
+    """The first packet, in ns since 1970."""
     last_time: int = 0
+    """The last packet, in ns since 1970."""
     syn_seen: bool = False
+    """Whether the beginning of the connection was captured."""
     closed: bool = False
     """Whether the client's FIN or RST was captured."""
     closed_time: int = 0
+    """The time of the FIN or RST, in ns since 1970. 0 if there is none."""
     clocks_apart: int = 0
-    """The two directions may be captured with different clocks. The clock of the lower port's direction is
-    ahead of the other clock by at least this many ns. Times of exchanges use the other clock."""
+    """The smallest distance of the clocks of the two directions, in ns. The clock of the lower port's
+    direction is ahead of the other clock, which times of exchanges use."""
     packets: int = 0
     client_bytes: int = 0
     """Captured bytes of the client's stream, each counted once."""
     broker_bytes: int = 0
+    """Captured bytes of the broker's stream, each counted once."""
     gaps: int = 0
-    """Missing bytes between captured bytes, in both streams."""
+    """Places in both streams where captured bytes follow missing ones."""
     gap_bytes: int = 0
+    """Bytes that are missing there."""
     cut_bytes: int = 0
     """The part of `gap_bytes` that is missing because of the capture's snap length."""
     frame_gap_bytes: int = 0
     """The part of `gap_bytes` that is inside frames. These frames still count with all their bytes."""
     left_out_bytes: int = 0
-    """The part of `cut_bytes` that does not change any figure: contents of records in fetch responses and in
-    Produce requests."""
+    """The part of `cut_bytes` that no figure needs: contents of records."""
     left_out_gaps: int = 0
     """The gaps that consist of `left_out_bytes`."""
     unframed_bytes: int = 0
-    """Captured bytes that belong to no frame: all of them, if nothing was read as Kafka."""
+    """Captured bytes that belong to no frame: all of them if `reason` is set."""
     partial_bytes: int = 0
     """Captured bytes of frames whose end was not captured."""
     headerless_requests: int = 0
-    """Frames with an incomplete header: little more than the length was captured. SASL tokens after a
-    SaslHandshake v0, which have no header, count as well."""
+    """Frames with an incomplete header, and SASL tokens after a SaslHandshake v0, which have no
+    header."""
     headerless_responses: int = 0
+    """The same of the broker."""
     headerless_bytes: int = 0
+    """Bytes of such frames."""
     token_bytes: int = 0
     """The part of `headerless_bytes` that is SASL tokens."""
     resyncs: int = 0
     """How often the start of the next frame was lost."""
     repeated_segments: int = 0
+    """TCP segments that were sent again, or captured twice."""
     repeated_bytes: int = 0
-    """Payload bytes that were captured before: retransmitted, or captured twice."""
+    """Their payload."""
     reordered_segments: int = 0
+    """TCP segments that were captured after later ones."""
     reason: str = ""
     """Why the connection, or its last part, was not read as Kafka. "" if everything was read."""
     tls_bytes: int = 0
-    """Captured bytes of TLS itself, in a decrypted connection: handshake, headers and tags of records, and
-    incomplete records. All other counts are of decrypted bytes."""
+    """Bytes of TLS itself in a decrypted connection. All other counts are of decrypted bytes."""
     topics: dict[bytes, str] = field(default_factory=dict)
-    """Topic id -> name, from Metadata responses."""
+    """Topic ids (16 bytes) and their names, from Metadata responses."""
 
 
 def cut(size: int) -> Iterator[memoryview]:
