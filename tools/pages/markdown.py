@@ -33,7 +33,7 @@ def unit_of(name: str) -> str:
 
 def item(name: str, facts: str, text: str, level: int = 0) -> str:
     """Return an item of a list: a name, facts about it (may be empty), and what it means."""
-    indent = "  " * level
+    indent = "    " * level
     begin = f"{name} ({facts})" if facts else name
     return indent + marked(f"- {begin}: {text}" if text else f"- {begin}", indent=f"{indent}  ")
 

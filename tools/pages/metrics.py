@@ -24,7 +24,7 @@ _INTRODUCTION: Final = """\
 `make pages` writes this page from the declarations of metrics, alerts and the dashboard.
 [Incidents](../users/incidents.md) says what to do.
 
-## Watching fetchgate
+## The admin endpoint
 
 `--admin` (127.0.0.1:9464 by default) accepts GET and HEAD, one request for each connection.
 [security.md](../users/security.md#the-admin-endpoint) says how to protect it. Requests for a host name
@@ -39,10 +39,8 @@ Prometheus exporter has the same default port.
 | `/state` | everything as JSON, by broker and by connection; `?connections=N` lists at most N of them |
 | `/cooperative` | cooperative groups as JSON; 404 without `--cooperative` |
 
-A `degraded` gateway still serves its clients, so it stays ready: otherwise Kubernetes would take the
-pod out of service whenever a broker is down. Each reason in `/readyz` says what is wrong, and names the
-option. A reason goes with its cause; a broker that no client has asked for in three minutes is no
-reason any more.
+A `degraded` gateway still serves its clients, so it stays ready:
+[what fails, and how](../users/incidents.md#what-fails-and-how).
 
 ## Metrics
 
