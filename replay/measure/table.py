@@ -174,7 +174,7 @@ FETCH_COLUMNS: Final = (
     TableColumn(
         "session_listing_bytes",
         pa.int64(),
-        "the part of session_request_bytes that is listing (see listing_bytes)",
+        "the part of session_request_bytes that lists partitions (see listing_bytes)",
         "bytes",
     ),
     TableColumn(

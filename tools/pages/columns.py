@@ -1,4 +1,4 @@
-"""The page of the columns of `measure --parquet`, from the schema of the table."""
+"""The page of the columns of `measure --parquet` and of captures in Spark, from their declarations."""
 
 from collections.abc import Iterator
 from dataclasses import is_dataclass
@@ -9,6 +9,7 @@ import pyarrow as pa
 from replay.capture.files.counts import FileCounts
 from replay.measure.digest import Summary
 from replay.measure.table import STORED_COLUMNS
+from replay.source.columns import COLUMNS
 from tools.pages.fields import meanings
 from tools.pages.markdown import anchor, item, unit_of
 
@@ -18,6 +19,11 @@ _INTRODUCTION: Final = """\
 `make pages` writes this page from the schema of the table that `fetchgate replay measure --parquet` writes.
 [tables.md](../users/tables.md) has queries. In DuckDB and Spark, `int64` is BIGINT, `string` is VARCHAR or
 STRING, and `binary` is BLOB or BINARY. `make_timestamp_ns(...)` of DuckDB makes a timestamp of ns since 1970.
+"""
+_SOURCE: Final = """
+## `kafka-pcap`
+
+The columns of captures in Spark, a row for each request and its response.
 """
 _NESTED: Final = {"summary": Summary, "file_counts": FileCounts}
 
@@ -34,7 +40,8 @@ def page() -> str:
     ]
     nested = {one.stored_name: one.type for one in STORED_COLUMNS if one.name in _NESTED}
     sections = (line for name, type_ in nested.items() for line in _section(name, type_, _NESTED[name]))
-    return "\n".join([_INTRODUCTION, *lines, *sections, ""])
+    source = (item(f"`{one.name}`", _shown(one.type, ""), one.meaning) for one in COLUMNS)
+    return "\n".join([_INTRODUCTION, *lines, *sections, _SOURCE, *source, ""])
 
 
 def _section(path: str, type_: pa.DataType, kind: type) -> Iterator[str]:
