@@ -258,7 +258,7 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
     ),
     _counter(
         "leaders_followed",
-        "Partitions whose request was repeated at their new leader with success (--follow-leader).",
+        "Partitions whose request was repeated at their new leader with success.",
         lambda it: named(it.total.leaders_followed, ("fetch", "offsets")),
         ("request",),
     ),
