@@ -402,7 +402,7 @@ def _starved(
 
     The broker left them out, although they have records below their last stable offset.
     """
-    # If max_bytes was used up, the broker may not have read them at all (fetch-semantics 1.4).
+    # If max_bytes was used up, the broker may not have read them at all (fetch-semantics 6.2).
     if not 0 < walk.record_bytes < fetch.max_bytes:
         return []
     return sorted(table.behind.difference(result.rows))

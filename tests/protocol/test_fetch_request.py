@@ -100,8 +100,8 @@ def test_bodies_of_the_schemas(version: int) -> None:
         assert rebuilt(view, wire.decode_request(frame[4:])) == frame
 
 
-def test_delta_of_the_appendix() -> None:
-    """Appendix A: the v13 incremental fetch of session 77, epoch 3, is built byte for byte.
+def test_an_incremental_fetch_to_the_byte() -> None:
+    """The v13 incremental fetch of session 77, epoch 3, is built byte for byte.
 
     It sets partition 3 to offset 10, and forgets partition 0.
     """
@@ -117,7 +117,7 @@ def test_delta_of_the_appendix() -> None:
     assert frame == framed(header(13) + bytes.fromhex(body))
 
 
-def test_no_change_of_the_appendix() -> None:
+def test_an_incremental_fetch_without_changes_to_the_byte() -> None:
     full = parsed(framed(header(7) + bytes.fromhex(SCHEMA["7"])))
     frame = build_fetch_request(full, full.layout, (77, 3))
     body = "ffffffff000001f40000000103200000010000004d000000030000000000000000"
