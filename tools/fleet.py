@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs" / "users" / "fleet.md"
 RENEW: Final = ".venv/bin/python -m tools.fleet"
 MANIFEST: Final = ROOT / "tools" / "deploy" / "kubernetes" / "base" / "deployment.yaml"
-SERVICES: Final = (20, 200, 2_000)
+SERVICES: Final = (200, 2_000)
 BROKERS: Final = 3
 SERVICE: Final = AddressSums(
     connections=5, requests=30, partitions=100, partitions_requested=1_000, record_bytes=100_000
