@@ -56,7 +56,7 @@ SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
         "partitions in responses with something new, without their records",
     ),
     "other_bytes": ("Rest of the frames", "headers, session fields, topic names of responses"),
-    "listing_bytes": ("Listing", "partitions in requests of consumers"),
+    "listing_bytes": ("Listed partitions", "in requests of consumers"),
     "empty_entry_bytes": ("Empty entries", "partitions in responses with nothing new"),
 }
 """The name and the meaning of each key of `model.Shares`. Sessions reduce only the last two shares."""

@@ -93,7 +93,7 @@ def test_the_whole_of_it() -> None:
         "captures/node-7.pcap03: the last record is cut after 1,204 of 1,514 bytes",
         FORMULA,
         POLICY["gateway"],
-        "Listing partitions in requests of consumers 256 MB 5.30 MB",
+        "Listed partitions in requests of consumers 256 MB 5.30 MB",
         "billing-enricher librdkafka 2.16.0 v16 66,303 438 MB 438 MB 31.8 MB 92.7 %",
         "(rest of each frame) 162,170",
         "all 162,170 600 MB 556 MB 98.6 MB 83.6 %",

@@ -60,7 +60,7 @@ def test_the_whole_of_it_at_80_columns() -> None:
         "What to do client id software fetch what to do billing-enricher librdkafka 2.16.0 v16 Put it behind",
         "Only port 9092.",
         "502 MB of 600 MB fetch bytes saved: 83.6 %",
-        "Listing partitions in requests of consumers 256 MB 5.30 MB",
+        "Listed partitions in requests of consumers 256 MB 5.30 MB",
         "billing-enricher librdkafka 2.16.0 v16 66,303 438 MB 31.8 MB 92.7 %",
         "(rest of each frame)",
         "all 162,170 600 MB 98.6 MB 83.6 %",
