@@ -35,7 +35,7 @@ KUBERNETES: Final = DEPLOY / "kubernetes"
 UNITS: Final = DEPLOY / "systemd"
 SETTINGS: Final = UNITS / "fetchgate.toml"
 USERS: Final = ROOT / "docs" / "users"
-_BY_HAND, _, INJECTION = (USERS / "kubernetes.md").read_text().partition("\n## Injection\n")
+_BY_HAND, INJECTION = (USERS / "kubernetes.md").read_text().split("\n## Injection\n")
 """INJECTION: the part with commands that tests/integration/test_injector_kubernetes.py runs."""
 PAGES: Final = {
     "kubernetes": _BY_HAND,
