@@ -90,7 +90,7 @@ class TestFigures:
 
     def test_markdown_has_every_row_with_target_and_verdict(self) -> None:
         table = FigureTable("Title", [row(1.0, 1.2), row(3.0, 2.0, least=True)], ["Note."])
-        assert markdown([table]).splitlines() == [
+        assert markdown([table], "Measured.").splitlines() == [
             "**Title**",
             "",
             "|  | unit | direct | gateway | target |  |",
@@ -99,6 +99,7 @@ class TestFigures:
             "| figure | µs | 2 | 3 | ≥ 2 | met |",
             "",
             "Note.  ",
+            "Measured.  ",
         ]
 
     def test_the_terminal_shows_a_miss(self) -> None:
@@ -498,8 +499,8 @@ class TestProgram:
         program.main()
 
         text = page.read_text()
-        assert "but other times.\n\n## To the floor\n" in text
-        assert "targets are met.\n\n## In short\n\nWords.\n\n## All figures\n\n**First**\n" in text
+        assert "but other times.\n\n1 of 1 targets are met.\n\n## In short\n" in text
+        assert "\nWords.\n\n## All figures\n\n**First**\n" in text
         assert "Gone" not in text
 
     def test_programs_that_were_fetched_are_found_after_what_is_installed(

@@ -29,7 +29,7 @@ def test_bytes_a_second_are_compared_with_the_direct_consumer() -> None:
 
 def test_the_columns_are_in_the_order_of_the_page() -> None:
     table = alternatives.table(COUNTED, SECONDS, LATENCIES, 20.0)
-    assert f"|  | unit | {DIRECT} | {MIN_BYTES} | Java | {GATEWAY} |" in markdown([table])
+    assert f"|  | unit | {DIRECT} | {MIN_BYTES} | Java | {GATEWAY} |" in markdown([table], "")
 
 
 def test_each_consumer_but_that_of_fetchgate_goes_over_a_wire() -> None:

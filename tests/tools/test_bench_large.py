@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ FOUND = MeasuredCapture(
     bytes=GB,
     connections=3,
     seconds=8.0,
-    cpu=15.0,
     worker_bytes=250 * MB,
     driver_bytes=150 * MB,
     java_bytes=900 * MB,
@@ -42,12 +40,12 @@ def stage(*, quick: bool = True, long: bool = False) -> BenchStage:
 
 
 def test_the_targets_of_traffic_are_those_for_a_gigabyte() -> None:
-    assert {kind.name: kind.least for kind in traffics()} == {
-        "records": 120,
-        "3 topics": 120,
-        "20 connections": 350,
-        "2,000 connections": 180,
-        "50,000 connections": 40,
+    assert {kind.name: (kind.least, kind.cpu) for kind in traffics()} == {
+        "records": (150, 7),
+        "3 topics": (120, 9),
+        "20 connections": (260, 4.8),
+        "2,000 connections": (95, 7),
+        "50,000 connections": (25, 45),
     }
     assert tuple(kind.name for kind in traffics(10)) == (
         *("records", "3 topics", "20 connections", "200 connections", "5,000 connections"),
@@ -59,20 +57,27 @@ def test_speeds_stand_beside_those_of_tshark() -> None:
     speeds = {kind.name: kind.least for kind in kinds}
     rows = [*replay.speed_rows(kinds, speeds, dict.fromkeys(speeds, 40.0))]
 
-    assert [row.name for row in rows[:2]] == ["records", "records, in tshark's"]
-    assert rows[0].values == {TSHARK: 40.0, REPLAY: 120}
-    assert rows[1].values == {REPLAY: 3.0}
-    assert [row.met for row in rows] == [True, None] * 5
+    assert [row.name for row in rows[:2]] == ["records", "3 topics"]
+    assert rows[0].values == {TSHARK: 40.0, REPLAY: 150}
+    assert [row.met for row in rows] == [True] * 5
 
 
-def test_without_tshark_there_is_no_ratio_and_a_note() -> None:
+def test_cpu_is_that_of_a_gigabyte_beside_that_of_tshark() -> None:
     kinds = traffics()
-    speeds = {kind.name: 39.0 for kind in kinds}
-    missing: Mapping[str, None] = dict.fromkeys(speeds)
+    spent, beside = {kind.name: kind.cpu / 4 for kind in kinds}, dict.fromkeys((k.name for k in kinds), 8.0)
+    rows = [*replay.cpu_rows(kinds, spent, beside, GB // 5)]
 
-    assert shown([*replay.speed_rows(kinds, speeds, missing)]) == [(kind.name, 39.0, False) for kind in kinds]
-    assert [row.name for row in replay.inspect_rows(400.0, None)] == ["inspect, one core"]
-    assert replay._tshark_notes(missing) == ["tshark is not there: `python -m tools.debian` fetches it."]
+    assert rows[0].name == "records, CPU of one process"
+    assert rows[0].values == {TSHARK: 40.0, REPLAY: 8.75}
+    assert [row.met for row in rows] == [False] * 5
+
+
+def test_without_tshark_there_is_a_note() -> None:
+    kinds = traffics()
+    speeds = {kind.name: 24.0 for kind in kinds}
+
+    assert shown([*replay.speed_rows(kinds, speeds, {})]) == [(kind.name, 24.0, False) for kind in kinds]
+    assert replay._tshark_notes(there=False) == ["tshark is not there: `python -m tools.debian` fetches it."]
 
 
 def test_tshark_is_not_run_if_it_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,16 +86,15 @@ def test_tshark_is_not_run_if_it_is_not_there(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_other_rows_of_the_table_are_judged() -> None:
-    large = replace(FOUND, file="b.pcap", cpu=30.0, worker_bytes=301 * MB, driver_bytes=201 * MB)
-    files = {"records": Path("a.pcap"), "20 connections": Path("b.pcap")}
+    large = replace(FOUND, file="b.pcap", worker_bytes=301 * MB, driver_bytes=201 * MB)
 
     assert shown([*replay.skew_rows(100, 89)]) == [
         ("records, one connection with 80 %", 89, None),
         ("one connection with 80 %, in that of 20 alike", 0.89, False),
     ]
-    assert shown([*replay.cluster_rows(100, 90)]) == [
-        ("records, cluster of 2 workers of one core", 90, None),
-        ("cluster, in local[2]'s", 0.9, True),
+    assert shown([*replay.cluster_rows(100, 80)]) == [
+        ("records, cluster of 2 workers of one core", 80, None),
+        ("cluster, in local[2]'s", 0.8, True),
     ]
     assert shown([*replay.memory_rows([FOUND, large])]) == [
         ("a worker's Python, peak memory", 301, False),
@@ -100,10 +104,6 @@ def test_the_other_rows_of_the_table_are_judged() -> None:
     assert shown([*replay.many_rows(replace(FOUND, connections=250_000))]) == [
         ("a worker's Python with 250,000 connections", 250, True),
         ("the driver's Python with 250,000 connections", 150, True),
-    ]
-    assert shown([*replay.cpu_rows([FOUND, large], files)]) == [
-        ("records, CPU of all cores", 15.0, None),
-        ("20 connections, CPU of all cores", 30.0, None),
     ]
 
 

@@ -26,6 +26,6 @@ megabytes per second and milliseconds are not.
 - `setup`: what it takes to set fetchgate up.
 
 `stage` has the broker and the routes to it. `load` has the programs that produce and consume, each in its own
-process. `windows` orders and compares the windows. `figures` prints tables. `floor` makes the table that
-compares floor, haproxy and gateway. `page` writes BENCHMARKS.md.
+process. `windows` orders and compares the windows. `figures` prints tables. `page` writes
+BENCHMARKS.md.
 """

@@ -3,6 +3,7 @@
 import argparse
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,6 @@ from tools import debian
 from tools.bench import (
     alternatives,
     bulk,
-    floor,
     idle,
     latency,
     law6,
@@ -30,7 +30,7 @@ from tools.bench import (
     wire,
     zones,
 )
-from tools.bench.figures import FigureTable, show
+from tools.bench.figures import FigureTable, markdown, show
 from tools.bench.page import page
 from tools.bench.stage import BenchStage
 
@@ -52,6 +52,7 @@ PARTS: Final[dict[str, Callable[[BenchStage], list[FigureTable]]]] = {
     "zones": zones.run,
     "setup": set_up.run,
 }
+ROOT: Final = Path(__file__).parents[2]
 SECONDS: Final = 20.0
 QUICK_SECONDS: Final = 4.0
 WIDTH: Final = 110
@@ -73,21 +74,24 @@ def main() -> None:
                 show(console, table)
                 tables.append(table)
             stage.report(f"{name}: took {time.monotonic() - began:.0f} s")
-    summary = floor.to_floor(tables)
-    if summary.rows:
-        show(console, summary)
     missed = [row for table in tables for row in table.rows if row.met is False]
     judged = sum(row.met is not None for table in tables for row in table.rows)
     console.print(f"{judged - len(missed)} of {judged} targets met, on {machine()}.", highlight=False)
     if options.markdown:
         before = options.markdown.read_text() if options.markdown.exists() else ""
-        body = page(summary, tables, before, options.only)
+        body = page(markdown(tables, _measured()), before, options.only)
         options.markdown.write_text(f"{_head(seconds)}\n{body}\n")
 
 
 def machine() -> str:
     """Describe this machine: the properties that influence the figures."""
     return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+
+
+def _measured() -> str:
+    """Return the commit that is measured, and its day."""
+    command = ("git", "log", "-1", "--format=Measured at %h of %cs.")
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.strip()
 
 
 def _head(seconds: float) -> str:

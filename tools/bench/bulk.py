@@ -86,7 +86,6 @@ def _table(
             "CPU of the proxy",
             "s/GB",
             without(medians(rounds, "cpu"), DIRECT),
-            figure="bulk of 1 MB responses: CPU",
         ),
         FigureRow("of it in the kernel", "%", kernel),
         FigureRow(
@@ -94,7 +93,6 @@ def _table(
             "times",
             without(beside(rounds, FLOOR, "cpu"), DIRECT),
             limit=CPU_LIMIT,
-            figure="bulk of 1 MB responses: CPU in the floor's",
         ),
         FigureRow("throughput", "MB/s", medians(rounds, "pace")),
         FigureRow(

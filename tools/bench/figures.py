@@ -47,8 +47,6 @@ class FigureRow:
     judged: Sequence[str] = JUDGED
     least: bool = False
     """Whether `limit` is a minimum. If false, `limit` is a maximum."""
-    figure: str = ""
-    """The name of this row in the table that compares with the floor; "" if it is not there."""
 
     @property
     def met(self) -> bool | None:
@@ -75,15 +73,13 @@ class FigureTable:
     rows: Sequence[FigureRow]
     notes: Sequence[str] = field(default=())
     """Remarks for readers, such as routes that are missing, and where the figures were counted."""
-    always: Sequence[str] = field(default=())
-    """Routes that get a column in the table even if they have no value."""
+    brief: bool = False
+    """Whether BENCHMARKS.md has only the rows with a limit."""
 
     @property
     def columns(self) -> list[str]:
         """Return the routes that have a column in the table, in order."""
-        return [
-            name for name in COLUMNS if name in self.always or any(name in row.values for row in self.rows)
-        ]
+        return [name for name in COLUMNS if any(name in row.values for row in self.rows)]
 
 
 def number(value: float) -> str:
@@ -125,14 +121,17 @@ def show(console: Console, table: FigureTable) -> None:
     console.print()
 
 
-def markdown(tables: Sequence[FigureTable]) -> str:
-    """Format tables as Markdown."""
+def markdown(tables: Sequence[FigureTable], measured: str) -> str:
+    """Format tables as Markdown. `measured` says below each one when it was measured."""
     lines: list[str] = []
-    for table in tables:
+    for table, after in zip(tables, [*tables[1:], None], strict=True):
         head = _head(table)
         lines += [f"**{table.title}**", "", _line(head), _line(["---", "---", *["---:"] * (len(head) - 2)])]
-        lines += [_line(_cells(table, row)) for row in table.rows]
-        lines += ["", *(f"{note}  " for note in table.notes), ""]
+        rows = [row for row in table.rows if row.limit is not None or not table.brief]
+        lines += [_line(_cells(table, row)) for row in rows]
+        # Notes that are those of the next table as well stand below that one.
+        notes = table.notes if after is None or after.notes != table.notes else ()
+        lines += ["", *(f"{note}  " for note in (*notes, measured)), ""]
     return "\n".join(lines)
 
 

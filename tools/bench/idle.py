@@ -80,15 +80,13 @@ def _window(stage: BenchStage, topic: str, proxy: Proxy | None) -> Spent:
 
 
 def _table(spent: Rounds[Spent], fetches: float) -> FigureTable:
-    what = f"{PARTITIONS:,} partitions, one with {RATE} records/s"
     rows = [
-        FigureRow("proxy", "% of a core", without(medians(spent, "proxy"), DIRECT), figure=f"{what}: CPU"),
+        FigureRow("proxy", "% of a core", without(medians(spent, "proxy"), DIRECT)),
         FigureRow(
             "proxy in the floor's",
             "times",
             without(beside(spent, FLOOR, "proxy"), DIRECT),
             limit=CPU_LIMIT,
-            figure=f"{what}: CPU in the floor's",
         ),
         FigureRow("broker", "% of a core", medians(spent, "broker")),
         FigureRow("both", "% of a core", medians(spent, "both")),
@@ -97,11 +95,10 @@ def _table(spent: Rounds[Spent], fetches: float) -> FigureTable:
             "times",
             without(beside(spent, DIRECT, "both"), DIRECT),
             limit=BOTH_LIMIT,
-            figure=f"{what}: CPU with the broker's, in direct",
         ),
     ]
     notes = [
         f"Medians of {len(spent[FLOOR])} rounds; ratios within a round.",
         f"Some {fetches:.0f} incremental fetches a second. The broker's has the producer's requests.",
     ]
-    return FigureTable(f"Idle: {what}", rows, notes)
+    return FigureTable(f"Idle: {PARTITIONS:,} partitions, one with {RATE} records/s", rows, notes)

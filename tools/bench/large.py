@@ -25,6 +25,9 @@ class Traffic:
 
     shape: Shape
     least: float
+    """The target on Spark, in MB/s."""
+    cpu: float
+    """The target in one process, in CPU seconds for a GB."""
 
     @property
     def name(self) -> str:
@@ -36,13 +39,13 @@ class Traffic:
 
 def traffics(part: int = 1) -> list[Traffic]:
     """Return kinds of traffic for 1 GB; with `part`, connections (at least 20) are fewer by this factor."""
-    kinds = [(20, 350), (2_000, 180), (50_000, 40)]
+    kinds = [(20, 260, 4.8), (2_000, 95, 7), (50_000, 25, 45)]
     return [
-        Traffic(shape=Shape(), least=120),
-        Traffic(shape=Shape(topics=3, partitions=90, filled=6, records=1_000), least=120),
+        Traffic(shape=Shape(), least=150, cpu=7),
+        Traffic(shape=Shape(topics=3, partitions=90, filled=6, records=1_000), least=120, cpu=9),
         *(
-            Traffic(shape=Shape(filled=0, connections=max(count // part, _FEW)), least=least)
-            for count, least in kinds
+            Traffic(shape=Shape(filled=0, connections=max(count // part, _FEW)), least=least, cpu=cpu)
+            for count, least, cpu in kinds
         ),
     ]
 

@@ -102,40 +102,33 @@ def _produce(address: str, topic: str, rate: int, window: int, proxy: Proxy | No
 def _table(
     rate: int, seconds: float, rounds: Rounds[LatencyWindow], kernel: Mapping[str, float]
 ) -> FigureTable:
-    what = f"{rate:,} records/s, producer and consumer"
     rows = [
         FigureRow("p50", "ms", medians(rounds, "p50")),
         FigureRow(
             "added to p50",
             "ms",
             without(beyond(rounds, DIRECT, "p50"), DIRECT),
-            figure=f"{what}: added to p50",
         ),
         FigureRow(
             "p50 above the floor's",
             "ms",
             without(beyond(rounds, FLOOR, "p50"), DIRECT),
             limit=ADDED_LIMIT,
-            figure=f"{what}: p50 above the floor's",
         ),
-        FigureRow(
-            "CPU of the proxy", "% of a core", without(medians(rounds, "cpu"), DIRECT), figure=f"{what}: CPU"
-        ),
+        FigureRow("CPU of the proxy", "% of a core", without(medians(rounds, "cpu"), DIRECT)),
         FigureRow("of it in the kernel", "%", kernel),
         FigureRow(
             "CPU in the floor's",
             "times",
             without(beside(rounds, FLOOR, "cpu"), DIRECT),
             limit=CPU_LIMIT if rate == CPU_RATE else None,
-            figure=f"{what}: CPU in the floor's",
         ),
-        FigureRow("p99", "ms", medians(rounds, "p99"), figure=f"{what}: p99"),
+        FigureRow("p99", "ms", medians(rounds, "p99")),
         FigureRow(
             "p99 in the floor's",
             "times",
             beside(rounds, FLOOR, "p99"),
             limit=P99_LIMIT,
-            figure=f"{what}: p99 in the floor's",
         ),
     ]
     notes = [

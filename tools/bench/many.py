@@ -69,22 +69,20 @@ def _window(proxy: Proxy, load: Load, seconds: float) -> ManyWindow:
 
 
 def _table(rounds: Rounds[ManyWindow], kernel: Mapping[str, float], seconds: float) -> FigureTable:
-    what = f"{CONNECTIONS} connections of one partition"
     rows = [
         FigureRow("fetches", "1/s", medians(rounds, "fetches")),
-        FigureRow("CPU", "% of a core", medians(rounds, "core"), figure=f"{what}: CPU"),
-        FigureRow("CPU", "µs a fetch", medians(rounds, "cpu")),
+        FigureRow("CPU", "% of a core", medians(rounds, "core")),
+        FigureRow("CPU of a fetch", "µs", medians(rounds, "cpu")),
         FigureRow("of it in the kernel", "%", kernel),
         FigureRow(
             "CPU of a fetch in the floor's",
             "times",
             beside(rounds, FLOOR, "cpu"),
             limit=CPU_LIMIT,
-            figure=f"{what}: CPU in the floor's",
         ),
     ]
     notes = [
         f"Medians of {len(rounds[FLOOR])} rounds of windows of {seconds:g} s; ratios within a round.",
         f"A real broker, which answers after max_wait_ms, {WAIT_MS}; for each proxy one process of clients.",
     ]
-    return FigureTable(what, rows, notes)
+    return FigureTable(f"{CONNECTIONS} connections of one partition", rows, notes)

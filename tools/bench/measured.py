@@ -39,7 +39,7 @@ def main() -> None:
 
 def _measured(spark: SparkSession, file: str) -> MeasuredCapture:
     work = work_of(file)
-    before, began = _cpu(), time.monotonic()
+    began = time.monotonic()
     made_report: dict[str, Any] = dict(report(measure(spark, work), ABOUT))
     seconds = time.monotonic() - began
     return MeasuredCapture(
@@ -47,16 +47,11 @@ def _measured(spark: SparkSession, file: str) -> MeasuredCapture:
         bytes=made_report["input"]["bytes"],
         connections=made_report["input"]["connections"],
         seconds=seconds,
-        cpu=_cpu() - before,
         worker_bytes=max(map(peak, _children("python")), default=0),
         driver_bytes=peak(os.getpid()),
         java_bytes=max(map(peak, _children("java"))),
         actual=made_report["fetch"]["actual"],
     )
-
-
-def _cpu() -> float:
-    return sum(sum(child.cpu_times()[:2]) for child in psutil.Process().children(recursive=True))
 
 
 def _children(program: str) -> Iterator[int]:

@@ -25,8 +25,6 @@ class MeasuredCapture:
     connections: int
     seconds: float
     """The seconds from reading the file to the report, with Spark already running."""
-    cpu: float
-    """The CPU time of Python workers and Java, on all cores, in seconds. On a cluster, only the driver's."""
     worker_bytes: int
     """The highest resident memory of a Python worker so far, in bytes. 0 on a cluster."""
     driver_bytes: int

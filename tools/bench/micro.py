@@ -76,7 +76,6 @@ def _cold(stage: BenchStage) -> FigureTable:
                 GATEWAY: exchange(traffic, rounds=rounds, cold=True),
             },
             limit=COLD_LIMIT if name == first else None,
-            figure=f"{name}, cold",
         )
         for name, traffic in COLD.items()
     ]

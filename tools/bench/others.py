@@ -227,7 +227,7 @@ def _table(
     ]
     every = "The bystander sends a heartbeat every 10 ms to a real broker."
     notes = [f"Medians of {len(pairs)} rounds; memory: the first. {every}"]
-    return FigureTable(f"One against the others: {nuisance.name}", rows, notes)
+    return FigureTable(f"One against the others: {nuisance.name}", rows, notes, brief=True)
 
 
 def _apart(beside: Sequence[BystanderWindow]) -> list[float]:

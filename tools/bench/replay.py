@@ -2,13 +2,15 @@
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +36,15 @@ _FRAMING: Final = (
 _SPARK_STARTED: Final = re.compile(r"Spark started in ([\d.]+) s")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A command that has ended: its duration and its CPU time, both in seconds, and its stderr."""
+
+    seconds: float
+    cpu: float
+    errors: str
+
+
 def run(stage: BenchStage) -> list[FigureTable]:
     """Measure replay with large captures, and with a small capture (cold start)."""
     with tempfile.TemporaryDirectory(prefix="fetchgate-bench-") as scratch:
@@ -51,38 +62,50 @@ def _large(stage: BenchStage, captures: LargeCaptures) -> FigureTable:
     measured = captures.measure([*files.values(), skewed] * rounds)
     on_cluster = _on_cluster(captures, records, rounds)
     speeds = {name: best(measured, file).speed for name, file in files.items()}
-    tshark = {name: _tshark(stage, file) for name, file in files.items()}
+    peer = {name: ran for name, file in files.items() if (ran := _tshark(stage, file)) is not None}
+    start = _replay("measure", captures.make("start", _SMALL, Shape(connections=2))).cpu
+    alone = {name: _alone(stage, file) - start for name, file in files.items()}
     inspect = size / MB / _inspected(stage, records, rounds=_ROUNDS)
     rows = [
-        *speed_rows(kinds, speeds, tshark),
+        *speed_rows(kinds, speeds, {name: size / MB / ran.seconds for name, ran in peer.items()}),
+        *cpu_rows(kinds, alone, {name: ran.cpu for name, ran in peer.items()}, size),
         *skew_rows(speeds[RECORDS], best(measured, skewed).speed),
         *cluster_rows(speeds[RECORDS], on_cluster.speed),
     ]
     rows += memory_rows(measured)
     rows += _many_rows(captures) if stage.long else []
-    rows += cpu_rows(measured, files)
-    rows += inspect_rows(inspect, tshark[RECORDS])
+    rows.append(row("inspect, one core", "MB/s", inspect, limit=200, least=True))
     notes = [
         *_mix(captures.truth(records), kinds[0].shape),
         *_topics(kinds[1].shape),
         "Without records, 100 partitions have nothing new. Each connection has partitions, offsets and ids",
-        "of its own. The best of some rounds, from the file to the report; Spark and its workers are up.",
+        "of its own. MB/s: the best of some rounds on Spark, from the file to the report; Spark and its",
+        "workers are up. CPU: user and system of `measure --in-process`, without its start.",
         "Cluster: a Master and its Workers on this machine, with the same capture.",
-        *_tshark_notes(tshark),
+        *_tshark_notes(there=bool(peer)),
     ]
     title = f"Replay: captures of {size // MB:,} MB, {CORES} cores"
     return FigureTable(title, rows, notes)
 
 
 def speed_rows(
-    kinds: Sequence[Traffic], speeds: Mapping[str, float], tshark: Mapping[str, float | None]
+    kinds: Sequence[Traffic], speeds: Mapping[str, float], tshark: Mapping[str, float]
 ) -> Iterator[FigureRow]:
-    """Yield the speed of each kind of traffic in MB/s, and its ratio to that of tshark if there is one."""
+    """Yield the speed of each kind of traffic in MB/s, beside that of tshark if there is one."""
     for kind in kinds:
-        name, beside = kind.name, tshark[kind.name]
+        beside, name = tshark.get(kind.name), kind.name
         yield row(name, "MB/s", speeds[name], limit=kind.least, least=True, tshark=beside)
-        if beside is not None:
-            yield row(f"{name}, in tshark's", "times", speeds[name] / beside)
+
+
+def cpu_rows(
+    kinds: Sequence[Traffic], spent: Mapping[str, float], tshark: Mapping[str, float], size: int
+) -> Iterator[FigureRow]:
+    """Yield the CPU seconds for a GB of each kind of traffic, beside those of tshark if there are any."""
+    part = size / GB
+    of_tshark = {name: cpu / part for name, cpu in tshark.items()}
+    for kind in kinds:
+        name, beside = f"{kind.name}, CPU of one process", of_tshark.get(kind.name)
+        yield row(name, "s/GB", spent[kind.name] / part, limit=kind.cpu, tshark=beside)
 
 
 def skew_rows(even: float, skewed: float) -> Iterator[FigureRow]:
@@ -94,7 +117,7 @@ def skew_rows(even: float, skewed: float) -> Iterator[FigureRow]:
 def cluster_rows(local: float, on_cluster: float) -> Iterator[FigureRow]:
     """Yield rows that compare a cluster with a single machine. The cluster has as many cores."""
     yield row(f"records, cluster of {CORES} workers of one core", "MB/s", on_cluster)
-    yield row(f"cluster, in local[{CORES}]'s", "times", on_cluster / local, limit=0.9, least=True)
+    yield row(f"cluster, in local[{CORES}]'s", "times", on_cluster / local, limit=0.8, least=True)
 
 
 def memory_rows(measured: Sequence[MeasuredCapture]) -> Iterator[FigureRow]:
@@ -115,21 +138,6 @@ def many_rows(found: MeasuredCapture) -> Iterator[FigureRow]:
     with_them = f"with {found.connections:,} connections"
     yield row(f"a worker's Python {with_them}", "MB", found.worker_bytes / MB, limit=_WORKER_MB)
     yield row(f"the driver's Python {with_them}", "MB", found.driver_bytes / MB, limit=_DRIVER_MB)
-
-
-def cpu_rows(measured: Iterable[MeasuredCapture], files: Mapping[str, Path]) -> Iterator[FigureRow]:
-    """Yield the CPU time for a GB of each kind of traffic."""
-    measured = [*measured]
-    for name, file in files.items():
-        cpu = min(one.cpu / (one.bytes / GB) for one in measured if one.file == str(file))
-        yield row(f"{name}, CPU of all cores", "s/GB", cpu)
-
-
-def inspect_rows(inspect: float, tshark: float | None) -> Iterator[FigureRow]:
-    """Yield the speed of the command `inspect` in MB/s, and its ratio to the speed of tshark."""
-    yield row("inspect, one core", "MB/s", inspect, limit=250, least=True, tshark=tshark)
-    if tshark is not None:
-        yield row("inspect, in tshark's", "times", inspect / tshark, limit=4, least=True)
 
 
 def _on_cluster(captures: LargeCaptures, file: Path, rounds: int) -> MeasuredCapture:
@@ -172,20 +180,30 @@ def _inspected(stage: BenchStage, file: Path, *, rounds: int) -> float:
     """Return the shortest duration of the command `inspect` on one core, in seconds."""
     stage.report(f"replay: inspect {file.name} ...")
     with _one_core():
-        return min(_seconds("inspect", file)[0] for _ in range(rounds))
+        return min(_replay("inspect", file).seconds for _ in range(rounds))
 
 
-def _seconds(command: str, file: Path, *options: str) -> tuple[float, str]:
-    """Run a command of replay as users do. Return its duration in seconds, and its stderr."""
-    began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "proxy", "replay", command, str(file), "--json", *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return time.monotonic() - began, done.stderr
+def _alone(stage: BenchStage, file: Path) -> float:
+    """Return the CPU time of `measure` in one process, in seconds, with its start."""
+    stage.report(f"replay: measure in one process: {file.stem} ...")
+    return _replay("measure", file, "--in-process").cpu
+
+
+def _replay(command: str, file: Path, *options: str) -> Ran:
+    """Run a command of replay as users do."""
+    return _run(sys.executable, "-m", "proxy", "replay", command, str(file), "--json", *options)
+
+
+def _run(*command: str) -> Ran:
+    spent, began = _cpu(), time.monotonic()
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
+    return Ran(seconds=time.monotonic() - began, cpu=_cpu() - spent, errors=done.stderr)
+
+
+def _cpu() -> float:
+    """Return the CPU time of all processes that have ended, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @contextmanager
@@ -199,20 +217,17 @@ def _one_core() -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _tshark(stage: BenchStage, file: Path) -> float | None:
-    """Return how fast tshark finds Kafka frames in a file, in MB/s. None if tshark is not there."""
+def _tshark(stage: BenchStage, file: Path) -> Ran | None:
+    """Let tshark find the Kafka frames in a file. Return None if tshark is not there."""
     program = shutil.which("tshark")
     if program is None:
         return None
     stage.report(f"replay: tshark, framing alone: {file.stem} ...")
-    began = time.monotonic()
-    command = [program, "-r", str(file), *_FRAMING]
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-    return file.stat().st_size / MB / (time.monotonic() - began)
+    return _run(program, "-r", str(file), *_FRAMING)
 
 
-def _tshark_notes(tshark: Mapping[str, float | None]) -> list[str]:
-    if None in tshark.values():
+def _tshark_notes(*, there: bool) -> list[str]:
+    if not there:
         return ["tshark is not there: `python -m tools.debian` fetches it."]
     return [f"tshark: {' '.join(_FRAMING)}"]
 
@@ -222,12 +237,12 @@ def _cold(stage: BenchStage, folder: Path) -> FigureTable:
     file = folder / "small.pcap"
     make(file, _SMALL, Shape(connections=2))
     stage.report("replay: cold starts ...")
-    rows = [row("measure", "s", min(_seconds("measure", file)[0] for _ in range(_ROUNDS)), limit=8)]
-    took, output = _seconds("measure", file, "--master", "local[*]")
-    rows.append(row("measure on Spark (--master)", "s", took))
-    if (found := _SPARK_STARTED.search(output)) is not None:
+    rows = [row("measure", "s", min(_replay("measure", file).seconds for _ in range(_ROUNDS)), limit=8)]
+    on_spark = _replay("measure", file, "--master", "local[*]")
+    rows.append(row("measure on Spark (--master)", "s", on_spark.seconds))
+    if (found := _SPARK_STARTED.search(on_spark.errors)) is not None:
         rows.append(row("Spark's own of it", "s", float(found[1])))
-    rows.append(row("inspect", "s", min(_seconds("inspect", file)[0] for _ in range(_ROUNDS)), limit=0.5))
+    rows.append(row("inspect", "s", min(_replay("inspect", file).seconds for _ in range(_ROUNDS)), limit=0.5))
     notes = [
         "Whole commands, from their start to their end. measure needs no Spark for so small a capture.",
         "Spark's own: until its session is up.",

@@ -265,7 +265,7 @@ def table(found: Windows, *, seconds: float, rounds: int) -> FigureTable:
         "Requests and bytes are counted between the gateways (or members) and the broker.",
         "The last member joins a group at work. A broker misses a killed member after 6 s.",
     ]
-    return FigureTable("A gateway beside each member, or one for all", rows, notes)
+    return FigureTable("A gateway beside each member, or one for all", rows, notes, brief=True)
 
 
 def _nearly(size: int, of: Mapping[str, Sequence[GroupWindow]]) -> FigureRow:
