@@ -59,7 +59,7 @@ class Reason(Explained):
     NO_SESSIONS = "broker without sessions", "Kafka 1.0 and older have no sessions", "upgrade the brokers"
     LEADER_EPOCHS = (
         "leader epochs",
-        "sessions of these brokers (Kafka 2.1 to 2.4) forget leader epochs (KAFKA-9338)",
+        "sessions of these brokers (2.1 to 2.4) forget leader epochs (KAFKA-9338)",
         "upgrade the brokers to 2.5 or later",
     )
     BUSY = "session busy", "another fetch of the session has no response yet"
