@@ -124,8 +124,8 @@ def test_nothing_saved_stands_with_its_reason() -> None:
         fetch={**plain["fetch"], "saved_bytes": 0, "saved_ratio": 0.0},
         decision={**plain["decision"], "reason": "leader epochs"},
     ).startswith(
-        "Sessions would save nothing of 600 MB fetch bytes: leader epochs (sessions of these brokers (Kafka "
-        "2.1 to 2.4) forget leader epochs (KAFKA-9338))."
+        "Sessions would save nothing of 600 MB fetch bytes: leader epochs (sessions of these brokers (2.1 to "
+        "2.4) forget leader epochs (KAFKA-9338))."
     )
 
 
