@@ -1,6 +1,6 @@
 """Draws the docs' picture of the HTML report: `python -m tools.report_picture` writes docs/users/report.png.
 
-The picture is the first part of the report of `captures/`, in Chromium (`python -m tools.debian` fetches it).
+The picture is the first part of the report of a capture, in Chromium (`python -m tools.debian` fetches it).
 It also has the hash of the report, so a test notices a picture of an older report without a browser.
 """
 
@@ -18,7 +18,8 @@ from tools import debian
 
 ROOT: Final = Path(__file__).parent.parent
 PICTURE: Final = ROOT / "docs" / "users" / "report.png"
-OPTIONS: Final = ("--port", "33192", "--price-per-gb", "0.02", "--currency", "USD")
+CAPTURE: Final = ROOT / "captures" / "many-clients-any.pcap"
+OPTIONS: Final = ("--price-per-gb", "0.02", "--currency", "USD")
 """The options of the report, which docs/users/report.md names, too."""
 WIDTH: Final = 960
 HEIGHT: Final = 1360
@@ -51,7 +52,7 @@ def main(out: Path = PICTURE) -> int:
 
 def write_report(page: Path) -> int:
     """Write the report that the picture shows, and return the exit code."""
-    return cli.main(["measure", str(ROOT / "captures"), *OPTIONS, "--html", str(page)])
+    return cli.main(["measure", str(CAPTURE), *OPTIONS, "--html", str(page)])
 
 
 def stamp(report: bytes) -> bytes:
