@@ -163,7 +163,7 @@ class Group:
 @GATEWAYS
 @pytest.mark.parametrize("name", ALL)
 def test_two_members_share_a_partition(name: str, alone: bool, broker: Broker) -> None:
-    """Case 34: two members of a cooperative group, with the same client library, share a partition."""
+    """Case C34: two members of a cooperative group, with the same client library, share a partition."""
     program = program_of(name)
     with Group(broker, [program], alone=alone) as group:
         group.join(program)
@@ -191,7 +191,7 @@ def test_nothing_is_lost_among_transactions(name: str, alone: bool, broker: Brok
 
 @GATEWAYS
 def test_many_libraries_share_a_partition(alone: bool, broker: Broker) -> None:
-    """Case 35: members with different client libraries share a partition. They have no common assignor.
+    """Case C35: members with different client libraries share a partition. They have no common assignor.
 
     Java joins last, so that another member leads the group. As a leader Java can't read the subscription of
     kafka-go, also without a gateway: v1 without the list of owned partitions.

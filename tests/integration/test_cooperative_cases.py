@@ -65,7 +65,7 @@ def test_an_idle_lane_is_no_error(broker: Broker) -> None:
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("gateways", [1, 2], ids=["one-gateway", "a-gateway-each"])
 def test_a_static_member_that_comes_back_has_its_lane(broker: Broker, gateways: int, strategy: str) -> None:
-    """If a static member returns, the other member keeps its lane without a rebalance (case 40, KIP-345)."""
+    """If a static member returns, the other member keeps its lane without a rebalance (case C40, KIP-345)."""
     topic = group = f"static-{gateways}-{strategy}"
     with Admin(broker.address) as admin:
         admin.create_topic(topic, partitions=1)

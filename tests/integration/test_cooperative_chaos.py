@@ -1,4 +1,4 @@
-"""The chaos run of cooperative groups, as in `make soak`, but with only a few kills (case 41).
+"""The chaos run of cooperative groups, as in `make soak`, but with only a few kills (case C41).
 
 A run has a problem if a group does not share its partitions after the last disturbance. How much a group
 shares before that depends on the machine's load.
@@ -25,7 +25,7 @@ def test_nothing_is_lost_while_members_and_the_gateway_are_killed() -> None:
 
 
 def test_nothing_is_lost_with_several_gateways() -> None:
-    """The gateways are killed, cut off from the broker, and restarted one by one (case 67)."""
+    """The gateways are killed, cut off from the broker, and restarted one by one (case C67)."""
     lines: list[str] = []
     outcome = chaos(KILLS, GROUPS - 1, 1, lines.append, gateways=SEVERAL, up_seconds=UP_SECONDS)
     told = "\n".join([*lines, *summary(outcome)])

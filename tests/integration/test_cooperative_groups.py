@@ -186,7 +186,7 @@ LIBRDKAFKA: Final = pytest.mark.parametrize("program", [CONFLUENT, STICKY], ids=
 def test_two_members_share_a_partition(
     program: Program, broker: Broker, gateways: Gateways, topic: str, group: str, place: str
 ) -> None:
-    """Two members without settings of their own each get some keys of a partition (case 34)."""
+    """Two members without settings of their own each get some keys of a partition (case C34)."""
     with Members(program, topic, group, place) as members:
         one, two = members.join(gateways.next()), members.join(gateways.next())
         members.settle(one, two)
@@ -207,7 +207,7 @@ def test_two_members_share_a_partition(
 def test_members_come_and_leave(
     program: Program, broker: Broker, gateways: Gateways, topic: str, group: str, place: str
 ) -> None:
-    """Case 38, the short form: if members leave gracefully, no record is lost, and no record comes twice.
+    """Case C38, the short form: if members leave gracefully, no record is lost, and no record comes twice.
 
     kafka-python keeps its position in a partition that it gets again.
     """
@@ -235,7 +235,7 @@ def test_members_come_and_leave(
 def test_a_member_that_is_killed_loses_nothing(
     broker: Broker, gateways: Gateways, topic: str, group: str, place: str, program: Program
 ) -> None:
-    """Case 41: if one member is killed once, no record is lost. Sessions end after 6 s, not 45."""
+    """Case C41: if one member is killed once, no record is lost. Sessions end after 6 s, not 45."""
     program = replace(program, command=(*program.command, "--session-ms", "6000"))
     with Members(program, topic, group, place) as members:
         one, two = members.join(gateways.next()), members.join(gateways.next())
@@ -251,7 +251,7 @@ def test_a_member_that_is_killed_loses_nothing(
 def test_a_gateway_that_is_killed_loses_nothing(
     broker: Broker, gateways: Gateways, topic: str, group: str, place: str, program: Program
 ) -> None:
-    """Case 43: after a gateway is killed, its successor knows no members, and makes them join again."""
+    """Case C43: after a gateway is killed, its successor knows no members, and makes them join again."""
     with Members(program, topic, group, place) as members:
         one, two = members.join(gateways.next()), members.join(gateways.next())
         members.settle(one, two)
@@ -279,7 +279,7 @@ def test_a_gateway_that_is_killed_loses_nothing(
 def test_a_member_from_elsewhere_makes_it_a_plain_group(
     broker: Broker, gateways: Gateways, topic: str, group: str, place: str, program: Program
 ) -> None:
-    """If a member joins directly at the broker, the group becomes a plain one (case 36)."""
+    """If a member joins directly at the broker, the group becomes a plain one (case C36)."""
     with Members(program, topic, group, place) as members:
         one, two = members.join(gateways.next()), members.join(broker.address)
         time.sleep(8)

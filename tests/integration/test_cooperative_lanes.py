@@ -1,4 +1,4 @@
-"""Tests of a consumer with a lane at a real broker: cases 16 to 21, 33, 44, 46 and 53 with librdkafka."""
+"""A consumer with a lane at a real broker: cases C16 to C21, C33, C44, C46 and C53 with librdkafka."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -115,7 +115,7 @@ OTHER: Final = next(key for at, key in enumerate(KEYS) if at not in of_quarter(K
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_quarter_of_the_keys(broker: Broker, gateway: GatewayProcess, topic: str, codec: str) -> None:
-    """Case 16: a consumer with a quarter of the keys gets exactly the records of these keys.
+    """Case C16: a consumer with a quarter of the keys gets exactly the records of these keys.
 
     Their offsets and values are unchanged.
     """
@@ -128,7 +128,7 @@ def test_a_quarter_of_the_keys(broker: Broker, gateway: GatewayProcess, topic: s
 
 
 def test_one_match_in_many_small_batches(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Case 17: a consumer gets the only record of its lane among many small batches.
+    """Case C17: a consumer gets the only record of its lane among many small batches.
 
     It receives at most three times as many bytes as a plain consumer.
     """
@@ -148,7 +148,7 @@ def test_one_match_in_many_small_batches(broker: Broker, gateway: GatewayProcess
 def test_a_lane_without_a_record_is_no_busy_loop(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
     """A consumer whose lane has no record gets the end of the partition once, at the real end.
 
-    After that, it sends two fetches a second (cases 18, 19).
+    After that, it sends two fetches a second (cases C18, C19).
     """
     produce(broker, topic, [OTHER] * 500)
     with consuming(gateway.address, topic) as consumer:
@@ -166,7 +166,7 @@ def test_a_lane_without_a_record_is_no_busy_loop(broker: Broker, gateway: Gatewa
 
 
 def test_reading_again(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Case 20: a consumer can seek back, also to an offset before its first one."""
+    """Case C20: a consumer can seek back, also to an offset before its first one."""
     produce(broker, topic, KEYS)
     with consuming(gateway.address, topic, 1_000) as consumer:
         later, _ = to_the_end(consumer)
@@ -179,7 +179,7 @@ def test_reading_again(broker: Broker, gateway: GatewayProcess, topic: str) -> N
 def test_the_log_begins_later_than_the_client_stands(
     broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """Case 21: a consumer whose offset is below the log start continues if its lane missed no record.
+    """Case C21: a consumer whose offset is below the log start continues if its lane missed no record.
 
     Its offset is not reset.
     """
@@ -194,7 +194,7 @@ def test_the_log_begins_later_than_the_client_stands(
 
 
 def test_members_behind_two_gateways_share_a_partition(broker: Broker, topic: str) -> None:
-    """Each gets the records of its own keys (case 54). At first, no offset is committed (case 59)."""
+    """Each gets the records of its own keys (case C54). At first, no offset is committed (case C59)."""
     with (
         GatewayProcess(broker.address, "--cooperative", "billing") as one,
         GatewayProcess(broker.address, "--cooperative", "billing") as two,
@@ -249,7 +249,7 @@ def until(done: Callable[[], bool], members: list[Consumer], seconds: float = 12
 def test_what_is_refused_is_told_and_asked_for_seldom(
     broker: Broker, gateway: GatewayProcess, topic: str, client_id: str, code: int
 ) -> None:
-    """Case 53: if a broker refuses the client's fetch, the client gets the broker's error.
+    """Case C53: if a broker refuses the client's fetch, the client gets the broker's error.
 
     It sends fewer than five fetches a second.
     """

@@ -1,4 +1,4 @@
-"""A broker gets one fetch for all members of a partition (cases 47 to 52). The broker is a real one."""
+"""A broker gets one fetch for all members of a partition (cases C47 to C52). The broker is a real one."""
 
 import random
 import threading
@@ -210,7 +210,7 @@ def records(response: FetchResponse) -> bytes:
 def test_four_members_fetch_as_much_as_one_plain_consumer(
     broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """Case 47: for four members, the broker sends as many bytes as for one plain consumer."""
+    """Case C47: for four members, the broker sends as many bytes as for one plain consumer."""
     first, more = len(KEYS), 60_000
     with (
         GatewayProcess(broker.address) as plain,
@@ -231,7 +231,7 @@ def test_four_members_fetch_as_much_as_one_plain_consumer(
 def test_one_that_stops_holds_up_nobody_and_catches_up_alone(
     broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """A member that stops reading does not delay other members (case 48).
+    """A member that stops reading does not delay other members (case C48).
 
     When it reads again, it fetches the missed records alone.
     """
@@ -260,7 +260,7 @@ def test_one_that_stops_holds_up_nobody_and_catches_up_alone(
 def test_the_same_offset_again_is_the_same_bytes(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
     """A second fetch from the same offset gets the same bytes, without a further fetch from the broker.
 
-    Case 50.
+    Case C50.
     """
     with members_that_wait(gateway, topic) as (one, two):
         produce(broker, topic, len(KEYS))
@@ -276,7 +276,7 @@ def test_the_same_offset_again_is_the_same_bytes(broker: Broker, gateway: Gatewa
 
 
 def test_different_users_share_nothing(broker: Broker, topic: str) -> None:
-    """Case 51: if members log in as different users, each of them has its own fetches at the broker."""
+    """Case C51: if members log in as different users, each of them has its own fetches at the broker."""
     first, more = len(KEYS), 20_000
     address = f"127.0.0.1:{broker.port_of('SASL_PLAINTEXT')}"
     with (
@@ -295,7 +295,7 @@ def test_different_users_share_nothing(broker: Broker, topic: str) -> None:
 def test_the_riding_member_closes_amid_its_fetch(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
     """One member leaves while its fetch waits at the broker. The other member still gets its own records.
 
-    Both members share one partition. Case 52.
+    Both members share one partition. Case C52.
     """
     with members_that_wait(gateway, topic) as (one, two):
         one.close()

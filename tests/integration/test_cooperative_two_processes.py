@@ -120,7 +120,7 @@ def check(members: Members, records: int) -> None:
 def test_nothing_is_lost_if_a_member_joins_at_the_new_process_and_fetches_at_the_old_one(
     broker: Broker, name: str, run: int
 ) -> None:
-    """Case 68. Another member leaves, so that its keys belong to those that are left."""
+    """Case C68. Another member leaves, so that its keys belong to those that are left."""
     with two_processes(broker, name, f"restart-{name}-{run}") as (old, new, members):
         runs = [members.join(old.address) for _ in range(3)]
         members.settle(*runs)
@@ -143,7 +143,7 @@ def test_nothing_is_lost_if_a_member_joins_at_the_new_process_and_fetches_at_the
 def test_nothing_is_lost_if_each_connection_reaches_any_of_two_gateways(
     broker: Broker, name: str, run: int
 ) -> None:
-    """Case 68. Members join and leave, and connections end, until one of the gateways ends."""
+    """Case C68. Members join and leave, and connections end, until one of the gateways ends."""
     chance = random.Random(run)
     with two_processes(broker, name, f"any-{name}-{run}") as (one, other, members):
         other.start()

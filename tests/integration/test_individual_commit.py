@@ -177,7 +177,7 @@ CLIENTS: Final[dict[str, Callable[[str, str], Client]]] = {
 def test_each_reads_its_own_offset_and_kafka_has_the_lowest(
     name: str, broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """Each member reads its own committed offset. Kafka stores the lowest one (case 23)."""
+    """Each member reads its own committed offset. Kafka stores the lowest one (case C23)."""
     with (
         closing(CLIENTS[name](gateway.address, LANES[0])) as low,
         closing(CLIENTS[name](gateway.address, LANES[1])) as high,
@@ -196,7 +196,7 @@ def test_each_reads_its_own_offset_and_kafka_has_the_lowest(
 
 
 def test_what_the_application_says_beside_its_offset_comes_back(gateway: GatewayProcess, topic: str) -> None:
-    """A client gets back the metadata that it committed (case 27)."""
+    """A client gets back the metadata that it committed (case C27)."""
     with closing(Librdkafka(gateway.address, LANES[0])) as low:
         low.commit(topic, 5, "what I was doing; äöü")
         assert (low.committed(topic), low.metadata(topic)) == (5, "what I was doing; äöü")
@@ -207,7 +207,7 @@ def owned(lane: int) -> list[int]:
 
 
 def test_an_idle_lane_does_not_hold_the_offset(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Case 24: an idle lane does not hold back the group's committed offset.
+    """Case C24: an idle lane does not hold back the group's committed offset.
 
     The idle lane has one record at the beginning. All later records belong to the other lane.
     """
@@ -228,7 +228,7 @@ def test_an_idle_lane_does_not_hold_the_offset(broker: Broker, gateway: GatewayP
 
 
 def test_the_owner_reads_again(gateway: GatewayProcess, topic: str) -> None:
-    """Case 25: if a member commits a lower offset than before, it reads the records from there again."""
+    """Case C25: if a member commits a lower offset than before, it reads the records from there again."""
     with closing(Librdkafka(gateway.address, LANES[0])) as low:
         low.commit(topic, 500)
         low.commit(topic, 100)
@@ -240,7 +240,7 @@ def test_the_owner_reads_again(gateway: GatewayProcess, topic: str) -> None:
 def test_the_first_commit_loses_no_record_of_an_idle_member(
     start: int, gateway: GatewayProcess, topic: str
 ) -> None:
-    """Case 30: the first commit of an active member loses no record of an idle member.
+    """Case C30: the first commit of an active member loses no record of an idle member.
 
     The idle member has read a record, but has not committed. Its position stays at or before that record.
     """
@@ -258,7 +258,7 @@ def test_the_first_commit_loses_no_record_of_an_idle_member(
 
 
 def test_a_gateway_that_begins_anew_knows_all_from_kafka(broker: Broker, topic: str) -> None:
-    """Cases 31 and 32: a new gateway process reads the members' committed offsets from Kafka.
+    """Cases C31 and C32: a new gateway process reads the members' committed offsets from Kafka.
 
     Afterwards, a plain consumer reads from the lowest of these offsets.
     """

@@ -24,7 +24,7 @@ def cluster_gateway(cluster: Cluster) -> Iterator[GatewayProcess]:
 def test_each_lane_gets_its_records_in_their_order(
     program: Program, ways: Ways, expected: Expected, isolation: str
 ) -> None:
-    """Each of four clients gets the records of a quarter of the keys, in order (cases 16, 22).
+    """Each of four clients gets the records of a quarter of the keys, in order (cases C16, C22).
 
     It gets no other records.
     """

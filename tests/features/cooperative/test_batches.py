@@ -73,12 +73,12 @@ def hash_of(record: Record) -> int:
     ],
 )
 def test_vectors(hashed: int, least: int, expected: bytes) -> None:
-    """Case 2: split batches equal the byte vectors in appendix A of the specification."""
+    """Case C2: split batches equal the byte vectors in appendix A of the specification."""
     assert split(VECTOR, only(hashed), least=least) == [expected]
 
 
 def test_the_vector_of_a_placeholder() -> None:
-    """Case 2: a placeholder for skipped offsets equals the published bytes, except its marker."""
+    """Case C2: a placeholder for skipped offsets equals the published bytes, except its marker."""
     assert placeholder(1000, 1003, read_header(VECTOR, 0)) == PLACEHOLDER
 
 
@@ -104,7 +104,7 @@ def test_a_placeholder_reaches_as_far_as_its_field() -> None:
 def test_lanes_are_together_what_came(
     codec: int, keys: list[bytes | None], gaps: list[int], bounds: list[int]
 ) -> None:
-    """Case 3: a batch is split for key ranges that cover all keys. Each record is in exactly one part."""
+    """Case C3: a batch is split for key ranges that cover all keys. Each record is in exactly one part."""
     offset, records = 500, []
     for key, gap in zip(keys, gaps, strict=False):
         records.append(Record(offset, key, b"%d" % offset))
@@ -122,7 +122,7 @@ def test_lanes_are_together_what_came(
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_all_pass_and_none_pass(codec: int) -> None:
-    """Cases 4 and 5: if all records of a batch belong to a member, the batch is unchanged.
+    """Cases C4 and C5: if all records of a batch belong to a member, the batch is unchanged.
 
     If no record belongs to the member, the batch is left out.
     """
@@ -135,7 +135,7 @@ def test_all_pass_and_none_pass(codec: int) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("record", TALKATIVE, ids=lambda record: str(record.offset))
 def test_one_record_alone(codec: int, record: Record) -> None:
-    """Cases 6, 7 and 10: if one record of a batch is left, the batch's offsets and producer do not change."""
+    """Cases C6, C7 and C10: if one record of a batch is left, its offsets and producer do not change."""
     data = batch(TALKATIVE, codec, producer=(9, 8, 7), transactional=1)
     (share,) = split(data, only(hash_of(record)))
     assert share is not None
@@ -150,7 +150,7 @@ def test_one_record_alone(codec: int, record: Record) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_time_of_the_log_is_kept(codec: int) -> None:
-    """Case 7: with LogAppendTime, each record keeps the timestamp of the batch header."""
+    """Case C7: with LogAppendTime, each record keeps the timestamp of the batch header."""
     data = bytearray(batch(TALKATIVE, codec))
     data[22] |= 0x08
     data[35:43] = (1_800_000_000_000).to_bytes(8)
@@ -179,7 +179,7 @@ def test_offsets_count_for_each_step() -> None:
 
 @pytest.mark.parametrize("changed", [{"attributes": 0x20}, {"count": 0}])
 def test_markers_and_empty_batches_are_untouched(changed: dict[str, int]) -> None:
-    """Case 8: markers and empty batches are not changed. Even their CRC is not checked."""
+    """Case C8: markers and empty batches are not changed. Even their CRC is not checked."""
     data = bytearray(VECTOR)
     if "attributes" in changed:
         data[22] |= changed["attributes"]
@@ -191,7 +191,7 @@ def test_markers_and_empty_batches_are_untouched(changed: dict[str, int]) -> Non
 
 
 def test_lz4_blocks_are_independent() -> None:
-    """Case 11: the LZ4 blocks of a batch are independent of each other, because Java can't read others."""
+    """Case C11: the LZ4 blocks of a batch are independent of each other, because Java can't read others."""
     (share,) = split(batch(TALKATIVE, LZ4), only(hash_of(TALKATIVE[0])))
     assert share is not None
     assert share[61 + 4] & 0x20
@@ -200,7 +200,7 @@ def test_lz4_blocks_are_independent() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_wrong_crc_is_refused(codec: int) -> None:
-    """Case 13: a batch with a wrong CRC is refused."""
+    """Case C13: a batch with a wrong CRC is refused."""
     data = bytearray(batch(TALKATIVE, codec))
     data[-2] ^= 1
     with pytest.raises(BatchError, match="its CRC is wrong"):
@@ -208,7 +208,7 @@ def test_a_wrong_crc_is_refused(codec: int) -> None:
 
 
 def test_a_batch_that_expands_to_too_much_is_refused() -> None:
-    """Case 14, and the review: a batch of 1 MiB that would become 1 GiB is refused."""
+    """Case C14: a batch of 1 MiB that would become 1 GiB is refused."""
     whole = zstandard.ZstdCompressor(level=1).compressobj()
     parts = [whole.compress(random.Random(14).randbytes(1 << 20))]
     parts += [whole.compress(bytes(1 << 20)) for _ in range(1 << 10)]
@@ -236,7 +236,7 @@ def test_an_unknown_codec_is_refused(codec: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_an_old_message_set_is_refused(magic: int) -> None:
-    """Case 15: a message set in the format of before Kafka 0.11 is refused."""
+    """Case C15: a message set in the format of before Kafka 0.11 is refused."""
     data = bytearray(VECTOR)
     data[16] = magic
     with pytest.raises(BatchError, match=f"^magic {magic} is older than Kafka 0.11$"):

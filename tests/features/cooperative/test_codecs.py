@@ -33,7 +33,7 @@ from tests.features.cooperative.batch import at_most_allocated
     ],
 )
 def test_what_expands_to_too_much_is_refused(codec: int, payload: bytes) -> None:
-    """Case 14: a few bytes that would decompress to 256 MiB are refused before they use much memory.
+    """Case C14: a few bytes that would decompress to 256 MiB are refused before they use much memory.
 
     The test accepts twice the size limit, because some codecs copy the last block when they shorten it.
     """

@@ -36,7 +36,7 @@ def test_batches_without_a_record_for_a_lane_are_dropped() -> None:
 
 
 def test_a_batch_that_is_cut_goes_to_nobody() -> None:
-    """Case 12: no member gets an incomplete batch at the end of a response.
+    """Case C12: no member gets an incomplete batch at the end of a response.
 
     Here the gateway differs from the specification, because kafka-go would read the records before the cut.
     """
@@ -47,7 +47,7 @@ def test_a_batch_that_is_cut_goes_to_nobody() -> None:
 
 
 def test_a_batch_that_is_cut_and_alone_shows_its_header() -> None:
-    """Case 12: if a response has only an incomplete batch, the client gets only the header of the batch.
+    """Case C12: if a response has only an incomplete batch, the client gets only the header of the batch.
 
     So the client learns that its limit is too small, and gets no record.
     """
@@ -59,7 +59,7 @@ def test_a_batch_that_is_cut_and_alone_shows_its_header() -> None:
 
 
 def test_what_can_not_be_split_is_told_with_its_offset() -> None:
-    """Cases 13 and 15: if a batch can't be split, the error message has the offset of the batch.
+    """Cases C13 and C15: if a batch can't be split, the error message has the offset of the batch.
 
     No part of the response is sent, so the client's offset does not change.
     """
@@ -75,7 +75,7 @@ def test_what_can_not_be_split_is_told_with_its_offset() -> None:
 @pytest.mark.parametrize("value", [b"", b"v" * 100], ids=["shorter than a header", "longer"])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_an_old_message_set_is_refused(magic: int, value: bytes) -> None:
-    """Case 15: message sets of the old formats are refused, also if they are shorter than a batch header."""
+    """Case C15: message sets of the old formats are refused, also if they are shorter than a batch header."""
     builder = LegacyRecordBatchBuilder(magic, 0, 1 << 20)
     builder.append(0, 1_700_000_000_000, OTHER, value)
     old = bytes(builder.build())
@@ -87,7 +87,7 @@ def test_an_old_message_set_is_refused(magic: int, value: bytes) -> None:
 
 
 def test_transactions_keep_their_markers_and_producers() -> None:
-    """Case 9: the markers and producer fields of interleaved transactions are kept.
+    """Case C9: the markers and producer fields of interleaved transactions are kept.
 
     With these fields, clients distinguish committed and aborted records.
     """

@@ -101,7 +101,7 @@ class Pair(World):
 
 
 def test_members_behind_two_gateways_have_disjoint_lanes_and_get_all_records() -> None:
-    """Case 54."""
+    """Case C54."""
     world = Pair()
     world.append(0, KEYS * 3)
     world.until(world.all_processed)
@@ -114,7 +114,7 @@ def test_members_behind_two_gateways_have_disjoint_lanes_and_get_all_records() -
 
 
 def test_a_commit_writes_the_map_and_the_slot_of_its_member_in_one_request() -> None:
-    """Case 54. The client is told of its own partitions alone."""
+    """Case C54. The client is told of its own partitions alone."""
     world = Pair()
     world.append(0, KEYS * 3)
     world.until(world.all_processed)
@@ -140,7 +140,7 @@ def test_each_generation_has_a_plan_of_its_own() -> None:
 
 
 def test_what_another_gateway_has_committed_is_not_put_back() -> None:
-    """Case 55. The map has an older offset of it. The next owner reads the slot."""
+    """Case C55. The map has an older offset of it. The next owner reads the slot."""
     world = Pair()
     world.append(0, KEYS * 3)
     world.until(world.all_processed)
@@ -158,7 +158,7 @@ def test_what_another_gateway_has_committed_is_not_put_back() -> None:
 
 
 def test_a_member_that_the_group_has_removed_writes_neither_map_nor_slot() -> None:
-    """Case 56. That is no refusal of slots: its group goes on to share."""
+    """Case C56. That is no refusal of slots: its group goes on to share."""
     world = Pair()
     zombie = world.clients[0]
     world.append(0, KEYS * 2)
@@ -179,7 +179,7 @@ def test_a_member_that_the_group_has_removed_writes_neither_map_nor_slot() -> No
 
 
 def test_a_reset_by_a_tool_holds() -> None:
-    """Case 58: slots of before do not count, neither those above nor those below."""
+    """Case C58: slots of before do not count, neither those above nor those below."""
     world = Pair()
     world.append(0, KEYS * 3)
     world.until(world.all_processed)
@@ -195,7 +195,7 @@ def test_a_reset_by_a_tool_holds() -> None:
 
 
 def test_without_a_committed_offset_a_partition_is_not_shared_until_its_owner_has_begun() -> None:
-    """Case 59. The gateway commits where the owner began. Nobody else can know that."""
+    """Case C59. The gateway commits where the owner began. Nobody else can know that."""
     world = Pair(shares=False)
     world.until(lambda: world.coordinator.stored)
     assert world.exclusive() == {"", "uncommitted"}
@@ -215,7 +215,7 @@ class Greedy(Consumer):
 
 
 def test_a_first_offset_is_not_committed_of_a_partition_for_which_the_member_has_committed() -> None:
-    """Case 59. The member has two partitions, and has committed for one of them before its next heartbeat."""
+    """Case C59. The member has two partitions, and has committed for one before its next heartbeat."""
     world = World(seed=1, members=3, partitions=2, gateways=2)
     world.clients += [Greedy(world, str(number)) for number in range(3)]
     world.until(lambda: len(world.coordinator.members) == 3 and world.coordinator.state == "stable")
@@ -231,7 +231,7 @@ def test_a_first_offset_is_not_committed_of_a_partition_for_which_the_member_has
 
 
 def test_a_first_offset_is_committed_although_the_partition_has_no_records() -> None:
-    """Case 59."""
+    """Case C59."""
     world = World(seed=1, members=2, partitions=1, gateways=2)
     world.clients += [Consumer(world, "0"), Consumer(world, "1")]
     world.until(lambda: PLACE in world.coordinator.stored)
@@ -239,7 +239,7 @@ def test_a_first_offset_is_committed_although_the_partition_has_no_records() -> 
 
 
 def test_an_idle_member_of_another_gateway_does_not_hold_back_the_lowest_offset() -> None:
-    """Case 60. All records are for one member."""
+    """Case C60. All records are for one member."""
     world = Pair()
     world.until(world.all_processed)
     busy = world.processed[-1]
@@ -270,7 +270,7 @@ def test_a_heartbeat_does_not_wait_for_the_commit_of_another_member() -> None:
 
 
 def test_a_first_offset_that_is_refused_starts_no_rebalance() -> None:
-    """Case 59. Each heartbeat tries again."""
+    """Case C59. Each heartbeat tries again."""
     world = Pair(shares=False)
     world.until(lambda: world.coordinator.state == "stable" and len(world.coordinator.members) == 2)
     world.coordinator.refused[TOPIC.encode()] = 29
@@ -352,7 +352,7 @@ def test_an_error_of_the_group_is_told_where_clients_look_for_it() -> None:
 
 @pytest.mark.parametrize("error", [29, 3, TOO_LARGE])
 def test_a_group_whose_slots_are_refused_shares_nothing_across_gateways(error: int) -> None:
-    """Case 61. The commits themselves are accepted, so nothing is lost."""
+    """Case C61. The commits themselves are accepted, so nothing is lost."""
     world = Pair(shares=False)
     world.coordinator.refused[SLOTS] = error
     world.append(0, KEYS)
@@ -367,7 +367,7 @@ def test_a_group_whose_slots_are_refused_shares_nothing_across_gateways(error: i
 
 
 def test_refused_slots_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case 61. What refused them may have changed since: an ACL, the topic, the brokers' limit."""
+    """Case C61. What refused them may have changed since: an ACL, the topic, the brokers' limit."""
     monkeypatch.setattr(group_module, "AGAIN_SECONDS", 10.0)
     world = Pair()
     world.coordinator.refused[SLOTS] = TOO_LARGE
@@ -392,7 +392,7 @@ def twice_though_committed(world: World) -> list[str]:
 
 
 def test_no_commit_is_accepted_whose_slot_is_refused() -> None:
-    """Case 61. Only the map would have it, and the next commit of another member would put it back."""
+    """Case C61. Only the map would have it, and the next commit of another member would put it back."""
     world = Pair()
     world.coordinator.refused[SLOTS] = 3
     world.append(0, KEYS * 3)
@@ -405,7 +405,7 @@ def test_no_commit_is_accepted_whose_slot_is_refused() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_slots_that_can_be_read_count_although_another_one_is_refused(number: int) -> None:
-    """Case 61. The member behind the gateway whose slot was refused may be their next owner."""
+    """Case C61. The member behind the gateway whose slot was refused may be their next owner."""
     world = Pair()
     world.append(0, KEYS * 3)
     world.until(world.all_processed)
@@ -424,7 +424,7 @@ def test_slots_that_can_be_read_count_although_another_one_is_refused(number: in
 def test_a_group_of_more_members_than_slots_are_read_shares_nothing_across_gateways(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Case 61. What the other members commit would not be read."""
+    """Case C61. What the other members commit would not be read."""
     monkeypatch.setattr(joining, "MAX_SLOTS", 1)
     world = Pair(shares=False)
     world.until(world.all_processed)
@@ -434,7 +434,7 @@ def test_a_group_of_more_members_than_slots_are_read_shares_nothing_across_gatew
 
 
 def test_gateways_with_different_topics_of_slots_share_nothing() -> None:
-    """Case 61. Each would miss what members behind the other one have committed."""
+    """Case C61. Each would miss what members behind the other one have committed."""
     world = Pair(shares=False)
     group = world.gateways[1].members.group(GROUP)
     assert group is not None
@@ -462,7 +462,7 @@ def test_the_topic_of_slots_is_assigned_to_nobody() -> None:
 
 
 def test_a_gateway_that_began_anew_reads_what_its_member_has_committed() -> None:
-    """Case 65."""
+    """Case C65."""
     world = Pair()
     world.append(0, KEYS * 3)
     world.until(world.all_processed)
@@ -492,7 +492,7 @@ def test_a_commit_of_a_generation_whose_lanes_are_not_known_here_is_refused() ->
 
 
 def test_an_owner_may_go_back_although_other_gateways_have_its_higher_offset() -> None:
-    """Case 57. The others write the higher offset into the map again. The slot has the lower one."""
+    """Case C57. The others write the higher offset into the map again. The slot has the lower one."""
     world = Pair()
     world.append(0, KEYS * 3)
     world.until(world.all_processed)
@@ -514,7 +514,7 @@ def test_an_owner_may_go_back_although_other_gateways_have_its_higher_offset() -
     ("error", "remedy"), [(29, "clients need READ"), (TOO_LARGE, "offset.metadata.max.bytes")]
 )
 def test_a_group_behind_one_gateway_shares_without_slots_if_they_are_refused(error: int, remedy: str) -> None:
-    """Case 61. Then commits are as exact as one process can keep them."""
+    """Case C61. Then commits are as exact as one process can keep them."""
     world = World(seed=1, members=2, partitions=1)
     world.append(0, KEYS)
     world.coordinator.refused[SLOTS] = error
@@ -540,7 +540,7 @@ def test_a_group_behind_one_gateway_shares_without_slots_if_they_are_refused(err
 def test_a_member_whose_gateway_has_another_layout_gets_nothing_and_no_record_comes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Cases 44 and 62. If the assignment counted as one of whole partitions, a key would have two owners."""
+    """Cases C44 and C62. If the assignment counted as whole partitions, a key would have two owners."""
     world = Pair()
     other, here, there = world.gateways[1], MARKER + LAYOUT, MARKER + b"2"
     sync, answer = world.coordinator.sync, Wire.answer
@@ -596,7 +596,7 @@ def read(offset: int, low: int, slot: Slot) -> Read:
 
 
 def test_a_slot_keeps_what_an_earlier_member_has_left_of_other_partitions() -> None:
-    """Case 63. It counts until the map of that partition has the new plan."""
+    """Case C63. It counts until the map of that partition has the new plan."""
     group, member = seated()
     left = Stored(3, LOW, Positions.all_at(900))
     other = b"orders", 5
@@ -607,7 +607,7 @@ def test_a_slot_keeps_what_an_earlier_member_has_left_of_other_partitions() -> N
 
 
 def test_a_slot_is_read_before_it_is_written_although_the_map_names_none() -> None:
-    """Case 63. What the client has asked for shows no slots, but the slot has another partition."""
+    """Case C63. What the client has asked for shows no slots, but the slot has another partition."""
     group, member = seated()
     group.learn(Read([Entry(*PLACE, 40, metadata=b"")], SLOTS))
     assert not group.positions[PLACE].lowest(LOW) < 40
@@ -619,7 +619,7 @@ def test_a_slot_is_read_before_it_is_written_although_the_map_names_none() -> No
 
 
 def test_a_client_is_not_told_of_its_slot() -> None:
-    """Case 54."""
+    """Case C54."""
     group, member = seated()
     group.learn(read(40, 50, {}))
     steps = committing(group, member, 60)
@@ -647,7 +647,7 @@ def test_only_partitions_that_are_shared_have_a_plan_and_are_in_the_slot() -> No
 
 
 def test_offsets_that_a_new_coordinator_returns_too_early_undo_nothing_here() -> None:
-    """Case 66. It may answer before it has read all commits that were accepted."""
+    """Case C66. It may answer before it has read all commits that were accepted."""
     group, _ = seated()
     old, new = (Stored(7, LOW, Positions.all_at(offset)) for offset in (50, 80))
     group.learn(read(40, 50, {PLACE: old}))
@@ -706,7 +706,7 @@ def test_offsets_that_were_read_in_an_earlier_generation_are_read_again() -> Non
 
 
 def test_a_member_that_does_not_join_a_rebalance_in_time_gets_nothing_more() -> None:
-    """Case 64. Its heartbeats are answered until the coordinator removes it."""
+    """Case C64. Its heartbeats are answered until the coordinator removes it."""
     _, member = seated()
     for beat in range(1, 12):
         member.presence.confirm(float(beat), settled=beat < 3)
@@ -717,7 +717,7 @@ def test_a_member_that_does_not_join_a_rebalance_in_time_gets_nothing_more() -> 
 
 
 def test_heartbeats_that_tell_of_a_rebalance_do_not_keep_a_member_that_does_not_join() -> None:
-    """Case 64. The rebalance timeout of these members is 60 s."""
+    """Case C64. The rebalance timeout of these members is 60 s."""
     shared, coordinator = Shared(), Coordinator()
     client = Client(shared.connection(), "billing.a", b"a")
     coordinator.rebalance([client])
@@ -729,7 +729,7 @@ def test_heartbeats_that_tell_of_a_rebalance_do_not_keep_a_member_that_does_not_
 
 
 def test_offsets_of_an_earlier_generation_are_not_known_in_the_next_one() -> None:
-    """Case 55. Members of other gateways may have committed in between."""
+    """Case C55. Members of other gateways may have committed in between."""
     group, _ = seated()
     group.learn(read(40, 50, {PLACE: Stored(7, LOW, Positions.all_at(50))}))
     group.enters(Member(FilterTally()), 2, None, 1.0)
@@ -738,7 +738,7 @@ def test_offsets_of_an_earlier_generation_are_not_known_in_the_next_one() -> Non
 
 
 def test_a_response_to_a_sync_that_was_on_its_way_for_long_gives_no_records() -> None:
-    """Case 64. The session timeout counts from when the request was sent."""
+    """Case C64. The session timeout counts from when the request was sent."""
     shared, coordinator = Shared(), Coordinator()
     client = Client(shared.connection(), "billing.a", b"a")
     coordinator.join([client])

@@ -39,14 +39,14 @@ def test_nothing_is_lost_and_nothing_that_was_committed_comes_again(seed: int) -
 @pytest.mark.parametrize("gateways", GATEWAYS)
 @pytest.mark.parametrize("seed", [1, *NIGHTLY])
 def test_the_same_with_several_gateways_whose_clocks_differ(seed: int, gateways: int) -> None:
-    """Case 67."""
+    """Case C67."""
     _holds(seed, gateways)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "gateways"), [(1, 1), (TAKEN_LATE, 1), (12, 8)])
 def test_the_same_with_incremental_rebalancing(seed: int, gateways: int) -> None:
-    """Cases 54 to 67. Members commit for what they have to release after the rebalance."""
+    """Cases C54 to C67. Members commit for what they have to release after the rebalance."""
     _holds(seed, gateways, Incremental)
 
 
@@ -71,7 +71,7 @@ def soon_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", [Client, Incremental])
 @pytest.mark.parametrize("seed", [1, *NIGHTLY, TOLD_ELSEWHERE])
 def test_the_same_if_each_connection_reaches_any_of_two_processes(seed: int, kind: type[Client]) -> None:
-    """Case 68."""
+    """Case C68."""
     _holds(seed, 2, kind, roams=True)
 
 

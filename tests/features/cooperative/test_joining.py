@@ -166,7 +166,7 @@ def test_a_commit_of_a_client_that_is_joining_for_the_first_time_here_is_refused
 def test_who_has_not_come_along_gets_nothing_more(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Case 42: a stopped member that missed a rebalance gets no more records.
+    """Case C42: a stopped member that missed a rebalance gets no more records.
 
     The member does not know yet that it has lost its partition. The gateway uses no clock to find this out.
     """
@@ -629,7 +629,7 @@ def test_another_client_with_the_same_id_that_the_group_refuses_takes_nothing_aw
 def test_while_another_client_with_the_same_id_lives_nothing_is_shared(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Case 39: while two clients with the same id are connected, the group shares no partitions.
+    """Case C39: while two clients with the same id are connected, the group shares no partitions.
 
     The gateway can't tell the fetches of the two clients apart, even if the group knows only one of them.
     """
@@ -717,7 +717,7 @@ def test_the_leaders_assignor_hears_of_no_partition_that_several_have(
 def test_a_member_of_a_group_that_brokers_assign_gets_all(
     shared: Shared, broker: ModelBroker, heartbeat: int
 ) -> None:
-    """Case 45: if brokers assign a group's partitions (KIP-848, KIP-1071), its members share no partition.
+    """Case C45: if brokers assign a group's partitions (KIP-848, KIP-1071), its members share no partition.
 
     This does not depend on the group's name. Each member gets all records of its partitions.
     """

@@ -11,7 +11,7 @@ from proxy.features.cooperative.key_hash import SPACE, murmur2, murmur2_of, offs
 
 @pytest.mark.parametrize(("key", "hashed"), [(b"", 0x106E08D9), (b"21", 0xC5F2F8EC), (b"foobar", 0xD0E47BBE)])
 def test_vectors(key: bytes, hashed: int) -> None:
-    """Case 1: the hashes of keys equal Kafka's."""
+    """Case C1: the hashes of keys equal Kafka's."""
     assert murmur2(key) == hashed
 
 
@@ -35,7 +35,7 @@ def test_many_keys_of_all_lengths() -> None:
 
 @pytest.mark.parametrize(("offset", "hashed"), [(0, 0), (1, 0x9E3779B1), (2, 0x3C6EF362)])
 def test_vectors_of_records_without_a_key(offset: int, hashed: int) -> None:
-    """Case 1: records without a key have the documented hashes (the vectors). A record's offset is hashed."""
+    """Case C1: records without a key have the documented hashes (the vectors). Offsets are hashed."""
     assert offset_hash(offset) == hashed
 
 

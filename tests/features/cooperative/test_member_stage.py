@@ -165,7 +165,7 @@ def test_a_client_without_ranges_is_none_of_its_business(shared: Shared) -> None
 
 @pytest.mark.parametrize("cut", [1, 7, 1 << 20])
 def test_without_the_option_nothing_is_read_of_it(cut: int) -> None:
-    """Case 46: without `--cooperative`, a client.id has no meaning, and all requests are forwarded
+    """Case C46: without `--cooperative`, a client.id has no meaning, and all requests are forwarded
     unchanged.
     """
     one = connect(sessions=SessionLimits(max_sessions=0), resolve=None)
@@ -253,7 +253,7 @@ def test_what_is_too_large_to_be_read_does_not_pass(shared: Shared) -> None:
     ids=str,
 )
 def test_api_versions_offers_what_is_read(shared: Shared, client_id: str, fetch_max: int) -> None:
-    """Case 33: ApiVersions offers only versions of OffsetCommit and OffsetFetch that the gateway reads. For
+    """Case C33: ApiVersions offers only versions of OffsetCommit and OffsetFetch that the gateway reads. For
     Fetch this holds only for clients that may have key ranges.
     """
     one = shared.connection()
@@ -382,7 +382,7 @@ def broker() -> ModelBroker:
 
 
 def test_a_batch_that_can_not_be_split_does_not_pass(shared: Shared, broker: ModelBroker) -> None:
-    """Case 13: if a batch can't be split, the client gets error 44 after its longest wait. Its offset does
+    """Case C13: if a batch can't be split, the client gets error 44 after its longest wait. Its offset does
     not change.
     """
     data = bytearray(batch([Record(0, b"21"), Record(1, b"foobar")]))
@@ -627,7 +627,7 @@ def test_the_first_commit_asks_what_kafka_has(shared: Shared) -> None:
 
 @pytest.mark.parametrize("error", [22, 25, 16])
 def test_a_commit_that_the_broker_refuses_changes_nothing(shared: Shared, error: int) -> None:
-    """Case 26: if the broker refuses a commit, the known offsets do not change."""
+    """Case C26: if the broker refuses a commit, the known offsets do not change."""
     one = shared.connection()
     one.receive_client(commit(LOW, 50), 1.0)
     one.receive_broker(offsets(sent(one)[0], 30), 1.0)

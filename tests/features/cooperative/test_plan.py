@@ -21,7 +21,7 @@ def test_the_space_is_cut_into_equal_parts() -> None:
 
 
 def test_as_many_partitions_as_subscribers_stay_as_they_were_assigned() -> None:
-    """Case 37: with at least as many partitions as members, the leader's assignment is not changed."""
+    """Case C37: with at least as many partitions as members, the leader's assignment is not changed."""
     assigned: dict[bytes, list[TopicPartition]] = {b"a": [(TOPIC, 1)], b"b": [(TOPIC, 0), (TOPIC, 2)]}
     assert plan([A, B], assigned, shares=True) == {
         b"a": {(TOPIC, 1): FULL},

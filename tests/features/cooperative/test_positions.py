@@ -44,7 +44,7 @@ def test_the_text_of_the_specification() -> None:
 
 
 def test_two_lanes_commit() -> None:
-    """Case 23: two members commit different offsets for their lanes of one partition.
+    """Case C23: two members commit different offsets for their lanes of one partition.
 
     The broker gets the lower offset. Each member gets its own offset back.
     """
@@ -58,7 +58,7 @@ def test_two_lanes_commit() -> None:
 def test_a_commit_moves_its_ranges_alone(
     positions: Positions, ranges: KeyRanges, offset: int, hashed: int
 ) -> None:
-    """Case 25: a commit changes only the positions of the member's ranges, even to a lower offset."""
+    """Case C25: a commit changes only the positions of the member's ranges, even to a lower offset."""
     moved = positions.moved(ranges, offset)
     mine = any(low <= hashed <= high for low, high in ranges)
     assert moved.at(hashed) == (offset if mine else positions.at(hashed))
@@ -69,7 +69,7 @@ def test_a_commit_moves_its_ranges_alone(
 
 @given(MAPS, st.text(max_size=20), st.sampled_from(["", "\0"]))
 def test_it_can_be_read_back(positions: Positions, own: str, end: str) -> None:
-    """Case 27: the position map and the application's metadata are unchanged after writing and reading.
+    """Case C27: the position map and the application's metadata are unchanged after writing and reading.
 
     A NUL at the end, which confluent-kafka writes, is kept.
     """
@@ -131,7 +131,7 @@ def test_a_map_of_very_many_members_is_made_coarser_in_few_steps(monkeypatch: py
 
 @given(MAPS.filter(lambda positions: len(positions.starts) > 1), st.integers(0, 1 << 62))
 def test_a_map_counts_beside_its_own_offset_alone(positions: Positions, offset: int) -> None:
-    """Case 29: a map of positions is ignored if it belongs to another offset than that of the commit."""
+    """Case C29: a map of positions is ignored if it belongs to another offset than that of the commit."""
     if offset != positions.base:
         text = committed_metadata(positions, "")
         assert read_committed(offset, text).positions == Positions.all_at(offset)
@@ -159,7 +159,7 @@ def test_a_damaged_map_is_none_or_of_its_offset(place: int, value: int) -> None:
 
 @given(MAPS, st.integers(30, 120), st.integers(0, TOP))
 def test_what_does_not_fit_gets_lower_and_never_higher(positions: Positions, most: int, hashed: int) -> None:
-    """Case 28: if a map is too long, it is shortened. Its positions may get lower, but never higher."""
+    """Case C28: if a map is too long, it is shortened. Its positions may get lower, but never higher."""
     fitted = positions.fitted(most)
     assert fitted.at(hashed) <= positions.at(hashed)
     assert fitted.base == positions.base

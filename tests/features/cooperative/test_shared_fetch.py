@@ -51,7 +51,7 @@ def has_all(world: World, *clients: Client) -> bool:
 
 
 def test_one_fetch_serves_all(world: World) -> None:
-    """Case 47: one fetch serves all members, while they catch up and at the end of the log."""
+    """Case C47: one fetch serves all members, while they catch up and at the end of the log."""
     clients = [Client(world, lane) for lane in QUARTERS]
     for round_ in range(5):
         for client in clients:
@@ -67,7 +67,7 @@ def test_one_fetch_serves_all(world: World) -> None:
 
 
 def test_one_that_is_slow_gets_what_was_put_aside(world: World) -> None:
-    """Case 48: a slow member gets the records that the gateway has buffered for it.
+    """Case C48: a slow member gets the records that the gateway has buffered for it.
 
     This holds while the buffer is not full.
     """
@@ -92,7 +92,7 @@ def test_one_that_is_slow_gets_what_was_put_aside(world: World) -> None:
 
 
 def test_the_same_offset_again_is_the_same_bytes(world: World) -> None:
-    """Case 50: a member that fetches the same offset again gets the same bytes."""
+    """Case C50: a member that fetches the same offset again gets the same bytes."""
     one, two = pair(world)
     one.ask(0)
     two.ask(0)
@@ -109,7 +109,7 @@ def test_the_same_offset_again_is_the_same_bytes(world: World) -> None:
 
 
 def test_the_riding_member_goes_amid_its_fetch(world: World) -> None:
-    """Case 52: a member whose fetch is at the broker disconnects.
+    """Case C52: a member whose fetch is at the broker disconnects.
 
     Another member, which waited for this fetch, gets a response.
     """
@@ -264,7 +264,7 @@ def test_members_at_different_brokers_share_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("differs", ["limits", "SASL"])
 def test_members_that_the_broker_may_answer_otherwise_share_nothing(world: World, differs: str) -> None:
-    """Case 51: members share no fetch if the broker may answer them differently. The identity of a client
+    """Case C51: members share no fetch if the broker may answer them differently. The identity of a client
     that uses SASL is unknown.
     """
     one, two = pair(world)
@@ -294,7 +294,7 @@ def test_lanes_that_overlap_share_nothing(world: World) -> None:
 
 
 def test_without_room_the_last_one_reads_for_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cases 48 and 49: if the buffer is full, the slowest member fetches for itself.
+    """Cases C48 and C49: if the buffer is full, the slowest member fetches for itself.
 
     No other member waits for it.
     """
@@ -322,7 +322,7 @@ def test_without_room_the_last_one_reads_for_itself(world: World, monkeypatch: p
 
 
 def test_the_bound_of_all_partitions_holds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case 49: the buffers of all partitions together never exceed their limit."""
+    """Case C49: the buffers of all partitions together never exceed their limit."""
     monkeypatch.setattr(shared_fetch, "ALL_BYTES", 1500)
     fast, slow = pair(world)
     slow.ask()
@@ -338,7 +338,7 @@ def test_the_bound_of_all_partitions_holds(world: World, monkeypatch: pytest.Mon
 
 
 def test_the_bounds_hold_with_a_hundred_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case 49: with a hundred partitions, both limits hold: the one for a partition, and the one for all."""
+    """Case C49: with a hundred partitions, both limits hold: the one for a partition, and the one for all."""
     monkeypatch.setattr(test_shared_fetch_law, "PARTITIONS", 100)
     monkeypatch.setattr(shared_fetch, "PARTITION_BYTES", 1000)
     monkeypatch.setattr(shared_fetch, "ALL_BYTES", 20_000)

@@ -395,7 +395,7 @@ CLIENTS = [(4, "record"), *((11, rule) for rule in RULES), (12, "batch"), (12, "
 def test_each_response_is_the_members_own(
     version: int, rule: str, isolation: int, bounds: list[int], steps: int, most: int, seed: int
 ) -> None:
-    """Cases 47 to 52: members share fetches, and each response has the records of its member's lane."""
+    """Cases C47 to C52: members share fetches, and each response has the records of its member's lane."""
     world = World(isolation)
     chance = random.Random(seed)
     pieces = random.Random(seed) if seed % 4 == 0 else None

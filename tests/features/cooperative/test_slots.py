@@ -84,7 +84,7 @@ def test_a_slot_says_what_its_member_has_and_nothing_else(
 
 
 def test_slots_of_another_plan_or_beyond_the_number_do_not_count() -> None:
-    """Case 58: what a tool or a consumer without a gateway commits has no plan."""
+    """Case C58: what a tool or a consumer without a gateway commits has no plan."""
     stored = Stored(PLAN.id, LOW, Positions.all_at(900))
     theirs = Positions.all_at(300)
     other = Stored(PLAN.id + 1, LOW, Positions.all_at(900))
