@@ -12,6 +12,7 @@ from tools.diagram import BENCHMARKS, rows
 ROOT: Final = Path(__file__).parents[1]
 README: Final = (ROOT / "README.md").read_text(encoding="utf-8")
 MEASURED: Final = BENCHMARKS.read_text(encoding="utf-8")
+DECIDE: Final = (ROOT / "docs" / "users" / "decide.md").read_text(encoding="utf-8")
 MAX_WORDS: Final = 1000
 SCREEN: Final = 30
 """How many lines of the page are on the first screen."""
@@ -54,7 +55,8 @@ def test_the_example_in_money_is_computed_from_what_was_measured() -> None:
     saved = direct - gateway
     sidecar = 0.1 * 10 + 0.05 * 50
     steps = (
-        f"direct, {direct:.0f} - {gateway:.2f} kB a second | {saved:.1f} kB/s",
+        f"{saved:.1f} kB/s |",
+        f"{direct:.0f} kB a second direct, {gateway:.2f} with fetchgate",
         f"3 connections, 30 days | {_month(saved):,.0f} GB",
         f"cross zones | {_month(saved) * 2 / 3:,.0f} GB",
         f"(0.01 at each end) | {_price(saved):.2f} USD",
@@ -63,6 +65,14 @@ def test_the_example_in_money_is_computed_from_what_was_measured() -> None:
         f"leaves {_price(direct - waiting):.2f} USD",
     )
     assert [step for step in steps if step not in README] == []
+
+
+def test_the_partitions_from_which_a_sidecar_pays_are_computed_from_what_was_measured() -> None:
+    both = rows(MEASURED, "Broker's side: 100 partitions, one with 50 records/s")["both"]
+    saved = (float(both["direct"].replace(",", "")) - float(both["gateway"])) / 100
+    least = 3.5 / (saved * 30 * 86_400 / 1e9 * 0.02 * 2 / 3)
+    (said,) = re.findall(r"it pays from about ([\d,]+) listed partitions", DECIDE)
+    assert int(said.replace(",", "")) == round(least, -2)
 
 
 def _month(kilobytes: float) -> float:
