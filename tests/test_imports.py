@@ -237,6 +237,7 @@ def test_replay_uses_the_sans_io_half_of_proxy_alone() -> None:
 
 
 def test_a_packages_init_is_its_docstring() -> None:
+    """Spark's workers import `proxy` and `replay`, so these import nothing."""
     for module in ("proxy", "replay"):
         (statement,) = _tree(MODULES[module]).body
 
