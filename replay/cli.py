@@ -47,9 +47,11 @@ COMMANDS: Final = {
 _KNOWN: Final = (*ALL_OPTIONS, *chain.from_iterable(each.options.declared() for each in COMMANDS.values()))
 """The options that may be in a file: it may be that of a gateway as well."""
 _EXTRAS: Final = {
-    **dict.fromkeys(("asyncio_throttle", "jinja2", "markupsafe", "numpy", "pyarrow"), "measure"),
+    **dict.fromkeys(
+        ("asyncio_throttle", "google_crc32c", "jinja2", "markupsafe", "numpy", "pyarrow"), "measure"
+    ),
     **dict.fromkeys(("pandas", "py4j", "pyspark"), "replay"),
-    **dict.fromkeys(("cramjam", "google_crc32c", "lz4", "zstandard"), "cooperative"),
+    **dict.fromkeys(("cramjam", "lz4", "zstandard"), "cooperative"),
     "cryptography": "tls",
 }
 """The packages that may be missing, and the optional extra of fetchgate that installs each."""

@@ -27,6 +27,14 @@ def test_the_crc_is_that_of_the_batch_with_the_other_id(size: int) -> None:
     assert with_producers(captured, {}) == batch((-1, -1, -1), payload=payload)
 
 
+def test_a_wrong_crc_stays_wrong() -> None:
+    captured, now = bytearray(batch((1000, 3, 17))), bytearray(batch((7, 0, 17)))
+    captured[20] ^= 1
+    now[20] ^= 1
+
+    assert with_producers(bytes(captured), {(1000, 3): (7, 0)}) == now
+
+
 def test_each_batch_has_its_own_producer() -> None:
     plain, other = batch((-1, -1, -1), payload=b"a"), batch((4, 1, 2), payload=b"b")
     transactional = batch((9, 0, 0), attributes=TRANSACTIONAL, payload=b"c")

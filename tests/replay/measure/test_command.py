@@ -329,8 +329,9 @@ def test_keys_need_the_packages_of_cooperative_consuming(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(sys.modules, "replay.measure.keys", raising=False)
-    monkeypatch.delitem(sys.modules, "proxy.features.cooperative.batches", raising=False)
-    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    for name in ("batches", "codecs"):
+        monkeypatch.delitem(sys.modules, f"proxy.features.cooperative.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "cramjam", None)
 
     assert cli.main(["measure", CAPTURE, "--cooperative", "4"]) == 2
     assert "pip install '.[cooperative]'" in capsys.readouterr().err
