@@ -12,7 +12,7 @@ class Figures:
     __slots__ = ()
 
     def add(self, other: Self) -> None:
-        """Add numbers, Counters key by key, lists position by position, `Figures` field by field."""
+        """Add numbers and sets, Counters key by key, lists position by position, `Figures` field by field."""
         numbers, sums = _fields_of(type(self))  # type: ignore[arg-type] # a class can be hashed
         for name in numbers:
             if more := getattr(other, name):
@@ -34,7 +34,7 @@ def _sum(mine: Any, more: Any) -> Any:
         return [a + b for a, b in zip(mine, more, strict=True)]
     if isinstance(more, Figures):
         mine.add(more)
-    elif isinstance(more, Counter):
+    elif isinstance(more, Counter | set):
         mine.update(more)
     else:
         mine += more

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
+from proxy.adding import Figures
 from replay.measure.sums import FetchSums
 from replay.measure.zone_places import Zone
 from replay.report.decision import MONTH, ClientKey, DailyRate, OwnSidecars
@@ -37,7 +38,7 @@ _MILLI: Final = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
-class AddressSums:
+class AddressSums(Figures):
     """The counted fetches of all connections from one client address."""
 
     connections: int = 0
@@ -70,16 +71,6 @@ class AddressSums:
                 clients=set(map(client_hash, clients)) if saved > 0 else set(),
             )
         )
-
-    def add(self, other: "AddressSums") -> None:
-        self.connections += other.connections
-        self.requests += other.requests
-        self.partitions += other.partitions
-        self.partitions_requested += other.partitions_requested
-        self.record_bytes += other.record_bytes
-        self.saved_bytes += other.saved_bytes
-        self.saved_between.update(other.saved_between)
-        self.clients |= other.clients
 
 
 def client_hash(client: ClientKey) -> int:
