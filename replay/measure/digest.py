@@ -148,8 +148,7 @@ _ELIGIBLE: Final = ("request_bytes", "response_bytes", "record_bytes")
 class Digest:
     """Sums up the outcomes of one connection."""
 
-    def __init__(self, connection: str, max_fetch_bytes: int = 0, floors: Floors = NO_FLOORS) -> None:
-        self._connection = connection
+    def __init__(self, max_fetch_bytes: int = 0, floors: Floors = NO_FLOORS) -> None:
         self._topics: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._eligible: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._native: dict[str, int] = {}
@@ -159,14 +158,8 @@ class Digest:
         self.floors = FloorLog(floors)
 
     def add(self, outcome: Outcome) -> None:
-        exchange, run = outcome.exchange, outcome.run
-        if run is not None:
-            for time, actual, predicted in zip(run.request_times, run.actual, run.predicted, strict=True):
-                self.timeline.add(time, actual, predicted)
-        else:
-            actual = exchange.request_bytes + exchange.response_bytes
-            through = outcome.session_request_bytes + outcome.session_response_bytes
-            self.timeline.add(exchange.request_time, actual, through + (0 if outcome.eligible else actual))
+        for fetch in outcome.fetches:
+            self.timeline.add(fetch.request_time, fetch.captured, fetch.predicted)
         self._note_shares(outcome)
         self._note_session(outcome)
         self.limits.add(outcome)
@@ -176,7 +169,7 @@ class Digest:
         """Add the closing fetch with which the gateway ends its session for the connection."""
         predicted = closing.session_request_bytes + closing.session_response_bytes
         self.timeline.add(closing.exchange.request_time, 0, predicted)
-        self.log.close(closing.exchange.request_time, self._connection)
+        self.log.close(closing.exchange.request_time, closing.exchange.connection)
 
     def summary(self, end: ConnectionEnd) -> Summary:
         """Return the summary of the connection, which has ended. Forget the sessions of the connection."""
@@ -208,19 +201,17 @@ class Digest:
         )
 
     def _note_session(self, outcome: Outcome) -> None:
-        time = outcome.exchange.response_time or outcome.exchange.request_time
-        for each in outcome.run.response_times if outcome.run is not None else ():
-            self.log.touch(each, self._connection, outcome.session_size)
-        if outcome.run is not None:
-            return
+        exchange = outcome.exchange
+        name, time = exchange.connection, exchange.response_time or exchange.request_time
         if outcome.closes:
-            self.log.close(time, self._connection)
+            self.log.close(time, name)
         if not outcome.eligible:
             self._note_native(outcome, time)
         elif outcome.full:
-            self.log.make(time, self._connection, outcome.session_size)
+            self.log.make(time, name, outcome.session_size)
         elif outcome.incremental:
-            self.log.touch(time, self._connection, outcome.session_size)
+            for fetch in outcome.fetches:
+                self.log.touch(fetch.response_time or fetch.request_time, name, outcome.session_size)
 
     def _note_native(self, outcome: Outcome, time: int) -> None:
         """Record an event of the client's own session, under the session id that the broker gave.

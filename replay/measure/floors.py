@@ -87,10 +87,10 @@ class FloorLog:
 
     def add(self, outcome: Outcome) -> None:
         """Add a fetch, or a run. Only consumers' fetches with a response count."""
-        request, run, times = outcome.request, outcome.run, outcome.times
+        request, times = outcome.request, outcome.times
         if not self._floors or request is None or request.unsupported_reason:
             return
-        if outcome.response is None and run is None:
+        if outcome.response is None and not outcome.run:
             return
         self._partition_bytes = smallest_partition(request, self._partition_bytes)
         floors, before = self._floors, (request.max_wait_ms, request.min_bytes)
@@ -105,7 +105,7 @@ class FloorLog:
         sums.count += times
         sums.changed += times * (after != before)
         sums.gathering += times * (after[1] > before[1])
-        sums.filled += sum(map(bool, run.records)) if run is not None else records > 0
+        sums.filled += sum(fetch.records > 0 for fetch in outcome.fetches)
         sums.record_bytes += records
         sums.other_bytes += whole - records
         sums.wait_ms += times * max(after[0], 0)

@@ -62,7 +62,6 @@ class GroupWriter:
     def exchange(
         self,
         exchange: Exchange,
-        _place: int,
         outcome: Any = None,
         *,
         counted: bool | None = None,

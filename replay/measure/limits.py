@@ -131,15 +131,13 @@ class LimitLog:
 
     def add(self, outcome: Outcome) -> None:
         request, response = outcome.request, outcome.response
-        exchange = outcome.exchange
         if request is None:
             self._add_old(outcome)
-        elif outcome.run is not None:
-            for record_bytes, times in Counter(outcome.run.records).items():
-                self._count(exchange.api_version, request.max_bytes, record_bytes, times)
-        elif response is not None:
-            self._count(exchange.api_version, request.max_bytes, response.walk.record_bytes)
-            self._note_starved(outcome, request, response)
+        elif response is not None or outcome.run:
+            for record_bytes, times in Counter(fetch.records for fetch in outcome.fetches).items():
+                self._count(outcome.exchange.api_version, request.max_bytes, record_bytes, times)
+            if response is not None:
+                self._note_starved(outcome, request, response)
         elif request.session_id:  # the response is missing, so the session's state is unknown
             self._handler.drop()
 

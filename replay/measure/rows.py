@@ -14,8 +14,7 @@ from proxy.session.partitions import PartitionTable
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.both_sides import Sample
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import BulkEvent
-from replay.capture.kafka.pairs import Pairs
+from replay.capture.kafka.exchanges import Event
 from replay.measure.digest import Digest
 from replay.measure.floors import NO_FLOORS, Floors
 from replay.measure.groups import Group, GroupWriter
@@ -59,7 +58,7 @@ class RowFilter:
 
 
 def rows(
-    events: Iterable[BulkEvent], choice: RowFilter, files: Iterable[FileCounts] = ()
+    events: Iterable[Event], choice: RowFilter, files: Iterable[FileCounts] = ()
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows from the events of connections, which come one connection after the other.
 
@@ -74,9 +73,7 @@ def rows(
     yield writer.drain()
 
 
-def groups(
-    events: Iterable[BulkEvent], choice: RowFilter, files: Iterable[FileCounts] = ()
-) -> Iterator[Group]:
+def groups(events: Iterable[Event], choice: RowFilter, files: Iterable[FileCounts] = ()) -> Iterator[Group]:
     """Like `rows`, but yield the groups of each connection."""
     writer = GroupWriter()
     for ended in _written(events, choice, writer):
@@ -87,20 +84,13 @@ def groups(
     yield from writer.drain()
 
 
-def _written(
-    events: Iterable[BulkEvent], choice: RowFilter, writer: RowWriter | GroupWriter
-) -> Iterator[bool]:
+def _written(events: Iterable[Event], choice: RowFilter, writer: RowWriter | GroupWriter) -> Iterator[bool]:
     """Write what is known of connections. Yield after each step, and whether a connection has ended."""
     newest = Newest()
     connection = _ConnectionRows(choice, newest, writer)
     for event in events:
         if isinstance(event, Exchange):
             connection.add(event)
-        elif isinstance(event, Pairs):
-            at = 0
-            while at < len(event):
-                at += connection.add_some(event, at)
-                yield False
         else:
             connection.end(event)
             connection = _ConnectionRows(choice, newest, writer)
@@ -112,8 +102,7 @@ class _ConnectionRows:
         self._choice = choice
         self._engine: Engine | None = None
         """None before the first exchange: most connections of a port scan have none."""
-        self._digest: Digest | None = None
-        self._places: dict[int, int] = {}
+        self._digest = Digest(choice.max_fetch_bytes, choice.floors)
         self._exchanges = 0
         self._version = -1
         self._counted = False
@@ -126,44 +115,38 @@ class _ConnectionRows:
         self._writer = writer
 
     def add(self, exchange: Exchange) -> None:
-        place, self._exchanges = self._exchanges, self._exchanges + 1
+        exchange.place, self._exchanges = self._exchanges, self._exchanges + 1
         if exchange.api_key == FETCH:
-            self._places[id(exchange)] = place
             self._version = exchange.api_version
         else:
-            self._writer.exchange(exchange, place)
+            self._writer.exchange(exchange)
             self._zones.add(exchange)
             if self._keys is not None and exchange.group:
                 self._keys.delivered.groups.add(exchange.group)
         self._sample.add(exchange)
         if self._engine is None:
-            self._engine = Engine(self._choice.policy, plain=self._choice.plain)
-        self._settle(self._engine.add(exchange, self._takes_news))
-        self._settle_other(self._engine)
-
-    def add_some(self, pairs: Pairs, at: int) -> int:
-        """Add the exchanges from `at` on that are a run, or else one. Return how many."""
-        if self._engine is not None and isinstance(self._writer, GroupWriter):
-            times, outcomes = self._engine.add_run(pairs, at, self._takes_news)
-            self._exchanges += times
+            self._engine = Engine(
+                self._choice.policy,
+                plain=self._choice.plain,
+                merges=isinstance(self._writer, GroupWriter),
+                takes_news=self._takes_news,
+            )
+        if outcomes := self._engine.add(exchange):
             self._settle(outcomes)
             self._settle_other(self._engine)
-            if times:
-                self._sample.add_pairs(pairs, at, at + times)
-                return times
-        self.add(pairs.exchange(at))
-        return 1
 
     def _takes_news(self, table: PartitionTable) -> bool:
         """Whether fetches of a run are counted without their parsed responses, even if these have news."""
         if self._zones.takes_fetches or self._keys is not None:
             return False
-        return not self._counts or self._digest is None or self._digest.limits.is_calm(table)
+        return not self._counts or self._digest.limits.is_calm(table)
 
     def end(self, end: ConnectionEnd) -> None:
-        differing = 0 if self._engine is None else self._end_engine(self._engine, end)
-        summary = self._digest_of(end.connection).summary(end)
-        summary.differing = differing
+        engine, self._engine = self._engine, None  # which refers to this object
+        if engine is not None:
+            self._end_engine(engine, end)
+        summary = self._digest.summary(end)
+        summary.differing = engine.differing if engine is not None else 0
         summary.zones = self._zones.seen(end)
         summary.saved_by_other = self._saved_by_other
         summary.exchanges, summary.sample = self._sample.exchanges, self._sample.values()
@@ -171,32 +154,31 @@ class _ConnectionRows:
         if self._keys is not None:
             self._writer.detail(KEYS, self._keys.delivered, end)
 
-    def _end_engine(self, engine: Engine, end: ConnectionEnd) -> int:
-        """Write the rows of the last fetches. Return how many responses would have another size."""
-        outcomes, ending = engine.end(end, self._takes_news)
+    def _end_engine(self, engine: Engine, end: ConnectionEnd) -> None:
+        """Write the rows of the last fetches."""
+        outcomes, closing = engine.end(end)
         self._settle(outcomes)
-        if ending.closing is not None and self._counted:
-            self._close(ending.closing)
+        if closing is not None and self._counted:
+            self._close(closing)
         self._settle_other(engine)
-        return ending.differing
 
     def _close(self, closing: Outcome) -> None:
         """Write a row for the fetch with which the gateway ends its session, after the client has left."""
-        closing.exchange.api_version = self._version
-        self._digest_of(closing.exchange.connection).close(closing)
-        self._writer.exchange(closing.exchange, self._exchanges, closing, counted=True, row="closing")
+        closing.exchange.api_version, closing.exchange.place = self._version, self._exchanges
+        self._digest.close(closing)
+        self._writer.exchange(closing.exchange, closing, counted=True, row="closing")
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             exchange = outcome.exchange
             counted = self._counts = self._choice.counts(outcome)
-            self._writer.exchange(exchange, self._places.pop(id(exchange), 0), outcome, counted=counted)
+            self._writer.exchange(exchange, outcome, counted=counted)
             if counted:
                 self._counted = True
-                self._digest_of(exchange.connection).add(outcome)
+                self._digest.add(outcome)
                 if self._zones.takes_fetches:
                     self._zones.add_fetch(outcome)
-                if self._keys is not None and outcome.run is None:
+                if self._keys is not None and not outcome.run:
                     self._keys.add(outcome)
 
     def _settle_other(self, engine: Engine) -> None:
@@ -211,11 +193,6 @@ class _ConnectionRows:
             if outcome.eligible:
                 self._saved_by_other += exchange.request_bytes + exchange.response_bytes
             self._saved_by_other -= outcome.session_request_bytes + outcome.session_response_bytes
-
-    def _digest_of(self, connection: str) -> Digest:
-        if self._digest is None:
-            self._digest = Digest(connection, self._choice.max_fetch_bytes, self._choice.floors)
-        return self._digest
 
 
 def _key_log(members: int) -> "KeyLog":

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from proxy.protocol.api import ApiKey
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import READ
-from replay.capture.kafka.exchanges import BulkEvent, read_in_bulk
+from replay.capture.kafka.exchanges import Connections, Event
 from replay.capture.kafka.pairing import Keep
 from replay.capture.packets.segments import SEGMENTS, connection_key, connections_in
 from replay.capture.packets.tcp import Filter
@@ -33,25 +33,22 @@ def events(
     secrets: Secrets | None,
     batches: Batches,
     files: list[FileCounts],
-) -> Iterator[BulkEvent]:
+) -> Iterator[Event]:
     """Yield the events of connections for SEGMENTS. Add the counts of files among them to `files`."""
     keep = Keep(responses=_EVERY if choice.errors else READ, groups=choice.members > 0)
     if choice.without:
         keys = {connection_key(*ends_of(name)) for name in choice.without}
         batches = _leave_out(keys, batches)
-    return read_in_bulk(
+    connections = Connections(ports=ports, keep=keep, secrets=secrets, plain=choice.plain)
+    return connections.read_sorted(
         batches,
-        ports=ports,
-        keep=keep,
-        secrets=secrets,
-        plain=choice.plain,
         on_files=lambda run: files.extend(map(FileCounts.from_json, run.column("payload").to_pylist())),
     )
 
 
 def events_again(
     keep: Filter, choice: RowFilter, batches: Batches, files: list[FileCounts]
-) -> Iterator[BulkEvent]:
+) -> Iterator[Event]:
     """Yield the events of a table that is measured again, with another filter. `files` is as in `events`."""
     without = set(map(ends_of, choice.without))
     for connection, run in _runs(batches):

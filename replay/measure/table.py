@@ -318,7 +318,6 @@ class RowWriter:
     def exchange(
         self,
         exchange: Exchange,
-        place: int,
         outcome: Outcome | None = None,
         *,
         counted: bool | None = None,
@@ -326,13 +325,12 @@ class RowWriter:
     ) -> None:
         """Add a row for an exchange. The row of a fetch also has the fetch's outcome.
 
-        `place` is the position in the connection, by completion. The row of a fetch may be added after rows
-        with higher positions. `counted` is whether the fetch matches --client and --topic. `row` is the kind
-        of the row, by default that of the exchange.
+        The row of a fetch may be added after rows of later places. `counted` is whether the fetch matches
+        --client and --topic. `row` is the kind of the row, by default that of the exchange.
         """
         fetch = _fetch_values(outcome) if outcome else _NO_FETCH
         plain = _plain_values(exchange)
-        values = row or kind_of(exchange), exchange.connection, place, *plain, *fetch, counted, *_NO_DETAIL
+        values = row or kind_of(exchange), *plain, *fetch, counted, *_NO_DETAIL
         self._append(values, exchange, outcome)
 
     def detail(self, kind: str, detail: Detail, end: ConnectionEnd | None = None) -> None:
@@ -351,7 +349,7 @@ class RowWriter:
         self._rows.append((*row, *frames, errors))
 
 
-_PLAIN: Final = tuple(column.name for column in _EXCHANGE_COLUMNS[3:])
+_PLAIN: Final = tuple(column.name for column in _EXCHANGE_COLUMNS[1:])
 _plain_values: Final = attrgetter(*_PLAIN)
 _fetch_values: Final = attrgetter(*(column.name for column in FETCH_COLUMNS))
 _NO_FETCH: Final = (None,) * len(FETCH_COLUMNS)
@@ -370,7 +368,7 @@ def _errors_of(exchange: Exchange, outcome: Outcome | None) -> list[tuple[int, s
     """Return the error codes in a response, with their names and counts. None if they are not known."""
     if exchange.errors is not None:
         codes = exchange.errors
-    elif outcome is not None and outcome.run is not None:
+    elif outcome is not None and outcome.run:
         codes = Counter()
     elif outcome is not None:
         if outcome.response is None:
@@ -404,7 +402,7 @@ def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
 
 def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
     """Yield the exchanges and the ends of connections in rows of a table with the raw columns."""
-    names = ("row", "connection", *_PLAIN, *(column.name for column in RAW_COLUMNS))
+    names = ("row", *_PLAIN, *(column.name for column in RAW_COLUMNS))
     columns = (batch.column(name).to_pylist() for name in names)
     for end, *values in zip(connection_ends(batch), *columns, strict=True):
         row = dict(zip(names, values, strict=True))
@@ -415,7 +413,6 @@ def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
             plain = {name: row[name] for name in _PLAIN}
             errors = row["errors"]
             yield Exchange(
-                connection=row["connection"],
                 **plain,
                 request=row["request"] or b"",
                 response=response,

@@ -191,6 +191,8 @@ class CapturedBroker:
 
     def sent(self, response: bytes, news: Sequence[NewEntry]) -> None:
         """Note which entries of a full response the session has sent, all of them without an error."""
+        if not news:
+            return
         for row, start, _, _ in news:
             self._high[row], self._start[row] = _high_and_start(response, start)
         moved = [entry.row for entry in news if entry.records or self.moves_all]

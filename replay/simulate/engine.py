@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 from zlib import crc32
 
@@ -11,7 +10,6 @@ from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import ProtocolError
 from proxy.session.partitions import PartitionTable
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.pairs import Pairs
 from replay.simulate.following import Follower, for_other
 from replay.simulate.outcome import UNPAIRED, CapturedFetch, Outcome, read_fetch, share_captured
 from replay.simulate.policies import AlwaysPolicy, GatewayPolicy
@@ -19,25 +17,9 @@ from replay.simulate.runs import SessionRun, SteadySession, TakesNews, costs_of
 
 CHECKED: Final = 1_000
 """One of so many fetches of runs is processed by the core, and its costs are compared with those of a run."""
-_READ: Final = (ApiKey.FETCH, ApiKey.API_VERSIONS)
+_MOST: Final = 1_000
+"""The maximum number of fetches in a run. The times and sizes of each are in memory until its end."""
 Policy: TypeAlias = Literal["gateway", "always"]
-
-
-@dataclass(slots=True)
-class Ending:
-    """The results at the end of a captured connection."""
-
-    end: ConnectionEnd
-    closing: Outcome | None
-    """The outcome of closing the gateway's session. None if there was no session to close, if the capture
-    does not show when the client left, or with the policy ``always``."""
-    differing: int
-    """How many responses the core expanded to another size than the captured one. With ``always``: 0."""
-
-
-def _before_check(connection: str, number: int) -> int:
-    """Return how many fetches come before the next one that is checked."""
-    return -(crc32(connection.encode()) + number) % CHECKED
 
 
 def _takes_all(_: PartitionTable) -> bool:
@@ -48,65 +30,54 @@ class Engine:
     """Turns the exchanges of one connection into outcomes. `add` and `end` return those of the chosen policy.
 
     Both policies get the same parsed fetches, so that they can be compared. With `plain`, each policy
-    processes each fetch. Otherwise the gateway adds runs of fetches, and ``always`` follows it. `SessionRun`
-    has the argument `takes_news`.
+    processes each fetch. Otherwise the gateway adds runs of fetches, and ``always`` follows it. With
+    `merges`, a run has one outcome. Otherwise each fetch has one. See `SessionRun` for `takes_news`.
     """
 
-    def __init__(self, policy: Policy, *, plain: bool = False) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        plain: bool = False,
+        merges: bool = False,
+        takes_news: TakesNews = _takes_all,
+    ) -> None:
         self._gateway, self._always = GatewayPolicy(), AlwaysPolicy()
         self._policy: Policy = policy
         self._follower = None if plain else Follower(self._always, waits=policy == "gateway")
+        self._most, self._takes_news = _MOST if merges else 1, takes_news
         self._number = -1
         """The number of the last exchange that the policies got."""
         self._final: dict[Policy, list[Outcome]] = {"gateway": [], "always": []}
         """The final outcomes that were not returned yet."""
         self._unanswered: list[CapturedFetch] = []
+        self._run: SessionRun | None = None
+        """The fetches before the next one, if they are in a run that it may join."""
         self._waiting: Exchange | None = None
         """A fetch of a steady session. It waits until it is known whether anything comes before its
         response."""
         self._template: FetchTemplate | None = None
+        self._shift = -1
+        """A number that a hash of the connection's name gives: it decides which fetches are checked."""
         self._checked: tuple[Exchange, Sequence[int]] | None = None
         """A fetch that the core processes, and what it would cost in a run."""
 
-    def add(self, exchange: Exchange, takes_news: TakesNews = _takes_all) -> list[Outcome]:
+    def add(self, exchange: Exchange) -> list[Outcome]:
         """Add an exchange. Return the outcomes of all fetches that are final now."""
-        if exchange.api_key not in _READ:
-            return []
-        self._play_waiting(exchange.request_time, takes_news)
-        if exchange.api_key == ApiKey.API_VERSIONS:
+        if exchange.api_key == ApiKey.FETCH:
+            self._play_waiting(exchange.request_time)
+            if self._may_be_in_run(exchange):
+                self._waiting = exchange
+            else:
+                self._end_run()
+                self._add_fetch(exchange)
+        elif exchange.api_key == ApiKey.API_VERSIONS:
+            self._play_waiting(exchange.request_time)
+            self._end_run()
             with suppress(ProtocolError):
                 self._always.versions(exchange)
                 self._note(self._gateway.versions(exchange))
-        elif not exchange.response or exchange.response_missing or self._unanswered:
-            self._add_fetch(exchange)
-        else:
-            self._note(self._gateway.settle(exchange.request_time))
-            if self._steady() is not None:
-                self._waiting = exchange
-            else:
-                self._add_fetch(exchange)
         return self._drain(self._policy)
-
-    def add_run(self, pairs: Pairs, at: int, takes_news: TakesNews = _takes_all) -> tuple[int, list[Outcome]]:
-        """Add the fetches of `pairs` from index `at` on, up to the first that is no part of a run.
-
-        Return how many were added, and the outcomes that are final now, as `add` does. The last fetch of
-        `pairs` is not added, because it is unknown what comes before the next request.
-        """
-        self._play_waiting(pairs.request_times[at], takes_news)
-        if self._unanswered:
-            return 0, self._drain(self._policy)
-        self._note(self._gateway.settle(pairs.request_times[at]))
-        steady, end = self._steady(), at
-        if steady is not None:
-            most = min(len(pairs) - 1, at + _before_check(pairs.connection, pairs.number + at))
-            run = SessionRun(steady, takes_news)
-            asked, told = pairs.request_times, pairs.response_times
-            while end < most and run.add(pairs.request(end), pairs.response(end), asked[end], told[end]):
-                end += 1
-            if end > at:
-                self._end_run(run, pairs.merged(at, end), pairs.exchange(end - 1))
-        return end - at, self._drain(self._policy)
 
     def drain_other(self) -> list[Outcome]:
         """Return the other policy's final outcomes since the last call, and forget them.
@@ -116,8 +87,19 @@ class Engine:
         """
         return self._drain("always" if self._policy == "gateway" else "gateway")
 
-    def end(self, end: ConnectionEnd, takes_news: TakesNews = _takes_all) -> tuple[list[Outcome], Ending]:
-        self._play_waiting(end.closed_time if end.closed else None, takes_news)
+    @property
+    def differing(self) -> int:
+        """How many responses the core expanded to another size than the captured one. 0 with ``always``."""
+        return self._gateway.differing if self._policy == "gateway" else 0
+
+    def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
+        """End the connection. Return the last outcomes, and that of closing the gateway's session.
+
+        The latter is None if there was no session to close, if the capture does not show when the client
+        left, or with the policy ``always``.
+        """
+        self._play_waiting(end.closed_time if end.closed else None)
+        self._end_run()
         last = self._number
         chosen = self._final[self._policy]
         chosen += [self._left_out(f) for f in self._unanswered if f.outcome.exchange.number < last]
@@ -132,8 +114,8 @@ class Engine:
             self._final["always"] += self._follower.end()
         if self._policy == "always":
             self._final["gateway"] += [closing] if closing is not None else []
-            return self._drain(self._policy), Ending(end, None, self._always.differing)
-        return self._drain(self._policy), Ending(end, closing, self._gateway.differing)
+            closing = None
+        return self._drain(self._policy), closing
 
     def _add_fetch(self, exchange: Exchange) -> None:
         outcome = Outcome(exchange)
@@ -166,28 +148,56 @@ class Engine:
         """Return what the next fetch is compared with, or None if it begins no run."""
         return self._follower.steady(self._gateway) if self._follower is not None else None
 
-    def _play_waiting(self, until: int | None, takes_news: TakesNews) -> None:
+    def _may_be_in_run(self, exchange: Exchange) -> bool:
+        if not exchange.response or exchange.response_missing or self._unanswered:
+            return False
+        if self._run is None:
+            self._note(self._gateway.settle(exchange.request_time))
+        return self._run is not None or self._steady() is not None
+
+    def _play_waiting(self, until: int | None) -> None:
+        """Add the fetch that waits. The next thing comes at `until`, or never."""
         exchange, self._waiting = self._waiting, None
         if exchange is None:
             return
-        asked, told = exchange.request_time, exchange.response_time
-        steady = self._steady() if until is None or told <= until else None
-        if steady is not None and not _before_check(exchange.connection, exchange.number):
-            self._checked = exchange, steady.costs(exchange.request, b"".join(exchange.response), asked)
-        elif steady is not None:
-            run = SessionRun(steady, takes_news)
-            if run.add(exchange.request, b"".join(exchange.response), asked, told):
-                self._end_run(run, exchange, exchange)
-                return
+        undisturbed = until is None or exchange.response_time <= until
+        if undisturbed and self._is_checked(exchange):
+            self._end_run()
+            steady = self._steady()
+            self._checked = None if steady is None else (exchange, steady.costs(exchange))
+        elif undisturbed and self._add_to_run(exchange):
+            return
+        self._end_run()
         self._add_fetch(exchange)
 
-    def _end_run(self, run: SessionRun, merged: Exchange, last: Exchange) -> None:
-        self._number = last.number
-        outcome = run.finish(merged)
+    def _is_checked(self, exchange: Exchange) -> bool:
+        if self._shift < 0:
+            self._shift = crc32(exchange.connection.encode()) % CHECKED
+        return (self._shift + exchange.number) % CHECKED == 0
+
+    def _add_to_run(self, exchange: Exchange) -> bool:
+        """Add a fetch to the run, or begin another one. Return False if the core has to process the fetch."""
+        if self._run is None or not self._run.add(exchange):
+            self._end_run()
+            steady = self._steady()
+            run = None if steady is None else SessionRun(steady, exchange, self._takes_news, self._most)
+            if run is None or not run.add(exchange):
+                return False
+            self._run = run
+        if self._run.over:
+            self._end_run()
+        return True
+
+    def _end_run(self) -> None:
+        run, self._run = self._run, None
+        if run is None:
+            return
+        self._number = run.last.number
+        outcome = run.finish()
         for outcomes in self._final.values():
             outcomes.append(outcome)
         if self._follower is not None and not run.in_both:
-            self._follower.skip(last)
+            self._follower.skip(run.last)
 
     # Outcomes
 

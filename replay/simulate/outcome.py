@@ -1,9 +1,9 @@
 """A captured fetch, and its cost with sessions: in total, and by topic. Sans-IO."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from proxy.core.events import FetchKind, fetch_kind
 from proxy.core.plans import FetchTemplate
@@ -65,17 +65,16 @@ class TopicShare:
     """As `partitions_answered`, for eligible fetches with sessions."""
 
 
-@dataclass(slots=True)
-class RunFetches:
-    """The fetches of a run, each with a value in each list (`replay.simulate.runs`)."""
+class FetchBytes(NamedTuple):
+    """What differs between the fetches that an outcome stands for."""
 
-    request_times: list[int] = field(default_factory=list)
-    response_times: list[int] = field(default_factory=list)
-    actual: list[int] = field(default_factory=list)
-    """The captured bytes of the fetch and its response."""
-    predicted: list[int] = field(default_factory=list)
-    """Their bytes with the session."""
-    records: list[int] = field(default_factory=list)
+    request_time: int
+    response_time: int
+    captured: int
+    """The bytes of the fetch and its response, as captured."""
+    predicted: int
+    """Their bytes with sessions."""
+    records: int
     """The bytes of records in the response."""
 
 
@@ -135,13 +134,25 @@ class Outcome:
     """The client's fetch request. None if the request or its response was not parsed."""
     response: CapturedResponse | None = field(default=None, repr=False)
     """The fetch's response. None if there is none, or if the request or the response was not parsed."""
-    run: RunFetches | None = field(default=None, repr=False)
+    run: Sequence[FetchBytes] = field(default=(), repr=False)
     """The run of fetches that this stands for. Then all figures are sums, and `request` is the last one's."""
 
     @property
     def times(self) -> int:
         """How many fetches this stands for."""
-        return len(self.run.actual) if self.run is not None else 1
+        return len(self.run) or 1
+
+    @property
+    def fetches(self) -> Sequence[FetchBytes]:
+        """The fetches that this stands for."""
+        if self.run:
+            return self.run
+        exchange = self.exchange
+        captured = exchange.request_bytes + exchange.response_bytes
+        predicted = self.session_request_bytes + self.session_response_bytes
+        predicted += 0 if self.eligible else captured
+        times = exchange.request_time, exchange.response_time
+        return [FetchBytes(*times, captured, predicted, self.record_bytes)]
 
     def topic(self, key: bytes, layout: FetchLayout) -> TopicShare:
         name = topic_name(key, layout)

@@ -18,8 +18,8 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.fetches import Fetches
 from proxy.core.responses import clamped
 from proxy.protocol.api import (
+    LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
-    REQUEST_START_BYTES,
     RESPONSE_CORRELATION_ID,
     ApiKey,
     request_header,
@@ -77,9 +77,6 @@ class GatewayPolicy:
         self._broker = CapturedBroker()
         self._open: deque[CapturedFetch] = deque()
         self._in_flight: deque[_SimulatedRequest] = deque()
-        self._header = (b"none", b"")
-        """The header of the last fetch in two parts: API key and version, and the bytes after the correlation
-        id."""
         self._last: FetchRequest | None = None
         """The last fetch that `add` got."""
         self._steady: SteadySession | None = None
@@ -127,7 +124,6 @@ class GatewayPolicy:
         """Add the next fetch. If its response was not captured, it is sent and stays without one."""
         exchange, outcome = fetch.outcome.exchange, fetch.outcome
         settled = self.settle(exchange.request_time)
-        self._header = exchange.request[4:8], exchange.request[REQUEST_START_BYTES : fetch.request.body]
         self._open.append(fetch)
         self._last = fetch.request
         connection, state = self._connection, self._connection.state
@@ -170,20 +166,13 @@ class GatewayPolicy:
                     _SimulatedRequest(frame[REQUEST_CORRELATION_ID], None, outcome, own=True)
                 )
                 continue
-            sent = parse_fetch_request(frame, version, self._body(frame))
+            sent = parse_fetch_request(frame, version, request_header(frame, LENGTH_BYTES)[4])
             kind = kind_of(sent.session_id, sent.session_epoch)
             own = kind == "close" and frame != outcome.exchange.request
             self._in_flight.append(_SimulatedRequest(frame[REQUEST_CORRELATION_ID], sent, outcome, own=own))
             if own or outcome.eligible:
                 self._count(outcome, sent, kind)
         self._answer_own()
-
-    def _body(self, frame: bytes) -> int:
-        """Return where the body of a frame begins. The core reuses the client's request header."""
-        kind, header = self._header
-        if frame.startswith(kind, 4) and frame.startswith(header, REQUEST_START_BYTES):
-            return REQUEST_START_BYTES + len(header)
-        return request_header(frame, 4)[4]
 
     def _count(self, outcome: Outcome, sent: FetchRequest, kind: Kind) -> None:
         outcome.sent(kind, len(sent.frame), sent.partitions)
@@ -288,15 +277,13 @@ class AlwaysPolicy:
     """
 
     def __init__(self) -> None:
-        self.differing = 0
         self._handler = FetchSessionHandler()
         self._broker = CapturedBroker()
 
-    def versions(self, exchange: Exchange) -> list[Outcome]:
+    def versions(self, exchange: Exchange) -> None:
         """Learn the broker's order of partitions in a session, from its ApiVersions response."""
         if exchange.request and exchange.response:
             self._broker.moves_all = _moves_all(b"".join(exchange.response), exchange.api_version)
-        return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
         """Add the next fetch. A fetch whose response was not captured counts with its captured bytes."""
@@ -313,10 +300,6 @@ class AlwaysPolicy:
             self._through_session(fetch, response)
             outcome.session_size = self._handler.table.size if self._handler.table is not None else 0
         return [outcome]
-
-    def end(self, _: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
-        """Return nothing: no fetch is open, and the session is not closed."""
-        return [], None
 
     def beside(self, lists: SeveralTopics) -> OtherSession | None:
         """Return the session, to follow a run of the gateway's session of these lists."""

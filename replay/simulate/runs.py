@@ -11,6 +11,8 @@ What is not fully understood here is no part of a run. The core processes it, as
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
@@ -25,7 +27,7 @@ from proxy.session.partitions import PartitionTable
 from replay.capture.kafka.exchange import Exchange
 from replay.simulate.captured_broker import SESSION_ID, CapturedBroker, NewEntry
 from replay.simulate.lists import Listed, ListedTopic, OneTopic, SeveralTopics, alike, counted, listing_size
-from replay.simulate.outcome import Outcome, RunFetches, TopicShare, topic_name
+from replay.simulate.outcome import FetchBytes, Outcome, TopicShare, topic_name
 
 TakesNews: TypeAlias = Callable[[PartitionTable], bool]
 _SECOND: Final = 1_000_000_000
@@ -42,6 +44,8 @@ class RunStep(NamedTuple):
     """`news` in the topic elements of the incremental response."""
     got: int
     """The size of the incremental response."""
+    records: int
+    """The bytes of records in the response."""
 
 
 class OtherSession(NamedTuple):
@@ -71,6 +75,7 @@ class SteadySession:
         """The empty tags of a topic element, or of the body."""
         self.tail = len(self._tail)
         self._head = response_head(layout, b"", 0)
+        self._count, self._prefix = cache(layout.count), cache(layout.prefix)
         self._no_records = layout.empty_ends[1 if table.isolation_level else 0]
         self._with_records = self._no_records[: layout.response_records - layout.aborted]
         self._head_sent = LENGTH_BYTES + len(response_head(layout, bytes(4), 0, SESSION_ID))
@@ -82,19 +87,20 @@ class SteadySession:
         elements = self._elements(news) if news is not None else None
         if listed is None or news is None or elements is None:
             return None
-        return RunStep(listed, news, elements, self.received(elements))
+        records = sum([entry.records for entry in news])
+        return RunStep(listed, news, elements, self.received(elements), records)
 
-    def costs(self, request: bytes, response: bytes, request_time: int) -> Sequence[int]:
+    def costs(self, fetch: Exchange) -> Sequence[int]:
         """Return what the next fetch costs in a run, as `costs_of` does. () if it may be part of none."""
-        if request_time / _SECOND >= self.fetches.check_at:
+        if fetch.request_time / _SECOND >= self.fetches.check_at:
             return ()
-        step = self.step(request, response)
+        step = self.step(fetch.request, b"".join(fetch.response))
         return () if step is None else (step.listed.sent, step.got, len(step.listed.altered), len(step.news))
 
     def received(self, elements: Sequence[tuple[bytes, list[NewEntry]]]) -> int:
         """Return the size of an incremental response."""
-        count = len(self.layout.count(len(elements)))
-        return self._head_sent + count + sum(self.element(*each) for each in elements) + self.tail
+        count = len(self._count(len(elements)))
+        return self._head_sent + count + sum([self.element(*each) for each in elements]) + self.tail
 
     def element(self, key: bytes, news: list[NewEntry]) -> int:
         """Return the size of a topic element in an incremental response."""
@@ -126,13 +132,13 @@ class SteadySession:
 
         The entries are in the order of the fetch, which lists these topics.
         """
-        head = self._head + self.layout.count(len(topics))
+        head = self._head + self._count(len(topics))
         if not frame.startswith(head, RESPONSE_START_BYTES):
             return None
         found: list[NewEntry] = []
         at, item = RESPONSE_START_BYTES + len(head), self.layout.response_entry
         for topic in topics:
-            prefix = self.layout.prefix(topic.key, topic.partitions)
+            prefix = self._prefix(topic.key, topic.partitions)
             if not frame.startswith(prefix, at):
                 return None
             at += len(prefix)
@@ -191,50 +197,45 @@ class SessionRun:
     """Fetches in a row of a steady session, with the sums of what they cost. `add` adds the next one.
 
     Before a fetch is added whose response has news, `takes_news` is asked whether the caller needs the parsed
-    response of such a fetch. Then the run ends before it.
+    response of such a fetch. Then the run ends before it. It also ends after `most` fetches. `first` is the
+    fetch that is added first.
     """
 
-    def __init__(self, steady: SteadySession, takes_news: TakesNews) -> None:
-        self._steady, self._takes_news = steady, takes_news
+    def __init__(self, steady: SteadySession, first: Exchange, takes_news: TakesNews, most: int) -> None:
+        self._steady, self._takes_news, self._most = steady, takes_news, most
+        self._first = self.last = first
         self._news_taken = False
-        self._over = False
-        self._frame = b""
-        self._last: Listed | None = None
-        self._fetches = RunFetches()
-        self._sent = self._full = self._entries = self._with_records = 0
+        self.over = False
+        """Whether no fetch can be added any more."""
+        self._listed_last: Listed | None = None
+        self._fetches: list[FetchBytes] = []
+        self._told = self._sent = self._entries = self._with_records = 0
         self._listed = Counter[tuple[bytes, int]]()
         """How many topic elements of fetches had this key and this number of partitions."""
         self._shares = defaultdict[bytes, TopicShare](TopicShare)
 
-    def __len__(self) -> int:
-        return len(self._fetches.actual)
-
     def __repr__(self) -> str:
-        return f"<SessionRun fetches={len(self)}>"
+        return f"<SessionRun fetches={len(self._fetches)}>"
 
     @property
     def in_both(self) -> bool:
         """Whether the session of the other policy has got the fetches, too."""
         return self._steady.other is not None
 
-    def add(self, request: bytes, response: bytes, request_time: int, response_time: int) -> bool:
+    def add(self, exchange: Exchange) -> bool:
         """Add a fetch whose response came before anything else. Return False if it is no part of the run."""
-        if self._over:
-            return False
+        request, response = exchange.request, b"".join(exchange.response)
         step = self._steady.step(request, response)
-        if step is None or not self._apply(step, request, response, request_time / _SECOND):
+        if step is None or not self._apply(step, request, response, exchange.request_time / _SECOND):
             return False
-        records = sum(entry.records for entry in step.news)
-        self._frame, self._last = request, step.listed
-        fetches = self._fetches
-        fetches.request_times.append(request_time)
-        fetches.response_times.append(response_time)
-        fetches.actual.append(len(request) + len(response))
-        fetches.predicted.append(step.listed.sent + step.got)
-        fetches.records.append(records)
-        self._full += len(response)
-        self._sent += step.listed.sent
+        self.last, self._listed_last = exchange, step.listed
+        asked, told, sent, got = len(request), len(response), step.listed.sent, step.got
+        times = exchange.request_time, exchange.response_time
+        self._fetches.append(FetchBytes(*times, asked + told, sent + got, step.records))
+        self._told += told
+        self._sent += sent
         self._share(step)
+        self.over = self.over or len(self._fetches) >= self._most
         return True
 
     def _share(self, step: RunStep) -> None:
@@ -265,17 +266,17 @@ class SessionRun:
         """
         steady, fetches = self._steady, self._steady.fetches
         table, item, altered = steady.table, steady.layout.request_entry, step.listed.altered
-        news, filled = step.news, any(entry.records for entry in step.news)
+        news = step.news
         if news and not (self._news_taken or self._takes_news(table)):
             return False
         before = [(row, bytes(table.request_bytes[row * item : (row + 1) * item])) for row, _ in altered]
         _alter(table, altered)
-        leaves_out = filled and self._leaves_out(step, response)
+        leaves_out = step.records > 0 and self._leaves_out(step, response)
         if leaves_out or (now >= fetches.check_at and not fetches.look_quietly(now)):
             _alter(table, before)
             return False
         self._news_taken = bool(news) or self._news_taken
-        if not len(self):
+        if not self._fetches:
             fetches.state.plans.forget_fetch()
         fetches.session.ask_rotated(())
         for entry in news:
@@ -285,7 +286,7 @@ class SessionRun:
         if len(request) + len(response) > step.listed.sent + step.got:
             fetches.unused = 0
         large = fetches.eligibility.large = step.got >= STREAM_FROM
-        self._over = rests or large
+        self.over = rests or large
         steady.broker.sent(response, news)
         if steady.other is not None:
             steady.other.follow(altered, response, news)
@@ -305,27 +306,29 @@ class SessionRun:
                 return True
         return False
 
-    def finish(self, exchange: Exchange) -> Outcome:
-        """Count the fetches in the core's tally, and return their sums.
-
-        The exchange stands for all of them. Its sizes are sums.
-        """
-        steady, times, sent = self._steady, len(self), self._sent
+    def finish(self) -> Outcome:
+        """Count the fetches in the core's tally, and return their sums."""
+        steady, times, sent = self._steady, len(self._fetches), self._sent
+        asked = sum(fetch.captured for fetch in self._fetches) - self._told
+        got = sum(fetch.predicted for fetch in self._fetches) - sent
         shares, requested = self._topics(), times * steady.table.size
-        asked = sum(self._fetches.actual) - self._full
-        got = sum(self._fetches.predicted) - sent
-        records = sum(self._fetches.records)
+        records = sum(fetch.records for fetch in self._fetches)
         altered = sum(share.session_partitions_requested for share in shares.values())
         included = sum(share.session_partitions_answered for share in shares.values())
         tally = steady.fetches.state.tally
         tally.client.add_fetches(FetchKind.SESSIONLESS, asked, requested, times=times)
-        tally.client.fetch_response_bytes += self._full
+        tally.client.fetch_response_bytes += self._told
         tally.client.add_responses(requested, records)
         tally.broker.add_fetches(FetchKind.INCREMENTAL, sent, altered, times=times)
         tally.broker.fetch_response_bytes += got
         tally.broker.add_responses(included, records)
-        if self._last is not None and len(self._last.topics) > 1:
-            steady.table.place(self._last.rows)
+        if self._listed_last is not None and len(self._listed_last.topics) > 1:
+            steady.table.place(self._listed_last.rows)
+        exchange = self._first
+        if times > 1:
+            exchange = replace(
+                exchange, request_bytes=asked, response_bytes=self._told, request=b"", response=[]
+            )
         return Outcome(
             exchange,
             kind="sessionless",
@@ -348,7 +351,7 @@ class SessionRun:
             session_entry_bytes=sum(share.session_response_bytes for share in shares.values()) - records,
             session_record_bytes=records,
             session_size=steady.table.size,
-            request=steady.lists.fetch(self._frame),
+            request=steady.lists.fetch(self.last.request),
             run=self._fetches,
         )
 

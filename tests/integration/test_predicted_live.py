@@ -69,9 +69,9 @@ def read(directory: Path, listeners: frozenset[int]) -> Told:
             told.client += [event] if event.api_key == FETCH else []
             told.outcomes += engine.add(event)
             return
-        outcomes, ending = engine.end(event)
-        told.outcomes += outcomes + ([ending.closing] if ending.closing is not None else [])
-        told.differing += ending.differing
+        outcomes, closing = engine.end(event)
+        told.outcomes += [*outcomes, *filter(None, [closing])]
+        told.differing += engine.differing
 
     for event in captured_events(directory):
         take(event)

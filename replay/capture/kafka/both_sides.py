@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 
 from proxy.protocol.api import ApiKey
 from replay.capture.kafka.exchange import Exchange
-from replay.capture.kafka.pairs import Pairs
 
 SAMPLED: Final = 12
 """How many exchanges of each connection are kept."""
@@ -78,15 +77,6 @@ class Sample:
         )
         if len(self._kept) >= SAMPLED:
             self._worst = max(self._kept)
-
-    def add_pairs(self, pairs: Pairs, begin: int, end: int) -> None:
-        """Add some exchanges of `pairs`, all of which are complete."""
-        self.exchanges += end - begin
-        for at in range(begin, end):
-            full = len(self._kept) >= SAMPLED
-            if not full or _rank(pairs.correlation_ids[at], ApiKey.FETCH) < self._worst:
-                self.add(pairs.exchange(at))
-                self.exchanges -= 1
 
     def values(self) -> list[SampledExchange]:
         """Return the kept exchanges, or an empty list if there are too few to compare."""

@@ -4,6 +4,7 @@ Both directions are searched for requests. The end that sent the first request f
 user named the port of one end (--port), the other end is the client. SYNs do not decide this.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -14,11 +15,11 @@ from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.framing import Framing
 from replay.capture.kafka.ordering import Clocks, OrderedDirection, release
 from replay.capture.kafka.pairing import Keep, Pairing
-from replay.capture.kafka.pairs import Pairs, Stretches
 from replay.capture.kafka.preamble import Preamble, preambles
 from replay.capture.kafka.reassembly import Reassembly
 from replay.capture.kafka.request_frames import RequestFraming, is_no_request, is_one_exchange
 from replay.capture.kafka.response_frames import ResponseFraming
+from replay.capture.kafka.stretches import Stretches
 from replay.capture.packets.tcp import FIN, RST, SYN
 from replay.capture.tls.hello import begins_with_client_hello
 from replay.capture.tls.keylog import Secrets
@@ -189,7 +190,7 @@ class CapturedConnection:
         end.last_time = max(end.last_time, end_time)
         return True
 
-    def take(self, found: Stretches, row: int) -> tuple[Pairs, int] | None:
+    def take(self, found: Stretches, row: int) -> tuple[Iterator[Exchange], int] | None:
         """Add the stretch that begins at a row, up to the first exchange that has to be read row by row.
 
         Return the exchanges, and their number of rows. None, with nothing changed, if there are none.

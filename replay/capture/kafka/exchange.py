@@ -85,6 +85,8 @@ class Exchange:
     """The consumer group that the request names. Empty if it names none, or if groups are not kept."""
     errors: Mapping[int, int] | None = None
     """How often the response has each error code. Only known if the exchange comes from a stored table."""
+    place: int = 0
+    """The position in its connection, by completion. 0 until `measure` has counted it."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,23 +4,21 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from itertools import chain, islice, pairwise
-from typing import Any, Final, NamedTuple, TypeAlias
+from itertools import islice, pairwise
+from typing import Any, Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from replay.capture.kafka.connection import NO_REQUESTS, CapturedConnection
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.pairing import KEPT, Keep
-from replay.capture.kafka.pairs import LEAST, WORTH, Pairs, Stretches
+from replay.capture.kafka.stretches import LEAST, Stretches
 from replay.capture.kafka.whole import WholeConnections
 from replay.capture.packets.segments import bytes_of, connections_in, endpoints, ports_of
 from replay.capture.packets.tcp import SYN
 from replay.capture.tls.keylog import Secrets
 
 Event: TypeAlias = Exchange | ConnectionEnd
-BulkEvent: TypeAlias = Event | Pairs
 
 BEFORE: Final = -1
 """The `order` of a row that has the number of earlier connections between the same ports. This row comes
@@ -35,72 +33,12 @@ _MOST_HELD: Final = 512
 connections of a port scan have one row."""
 
 
-def read_in_bulk(
-    batches: Iterable[pa.RecordBatch],
-    *,
-    ports: frozenset[int] = frozenset(),
-    keep: Keep = KEPT,
-    secrets: Secrets | None = None,
-    plain: bool = False,
-    on_files: Callable[[pa.RecordBatch], None],
-) -> Iterator[BulkEvent]:
-    """Read the exchanges of many connections, in less time than with `Connections.feed`.
-
-    The rows of SEGMENTS are sorted by connection, and then in capture order. Before the rows of a connection
-    there may be one with the order `BEFORE`. `on_files` gets the rows that have FileCounts. For the other
-    arguments see `Connections`.
-
-    Yields:
-        The events of one connection after the other. They are those of `Connections`, with `Pairs` in place
-            of some exchanges. With `plain`, all rows are read one by one, and there are no `Pairs`.
-    """
-    connections = Connections(ports=ports, keep=keep, secrets=secrets)
-    known = b""
-    for run, following in pairwise(chain(_runs(batches, ports, keep, plain=plain), (None,))):
-        assert run is not None  # noqa: S101 - for the types: only the last one is None
-        begins, ends = run.key != known, following is None or following.key != run.key
-        known = run.key
-        if not known:
-            on_files(run.rows.batch.slice(run.begin, run.end - run.begin))
-            continue
-        whole = run.whole if begins and ends else None
-        events = whole.read(run.number, known) if whole is not None else None
-        if events is not None:
-            yield from events
-            continue
-        yield from connections.feed_rows(run.rows, run.begin, run.end)
-        if ends:
-            yield from connections.end()
-
-
-class _Run(NamedTuple):
-    """The rows of one connection in a batch. If `key` is empty, they have FileCounts."""
-
-    rows: "BatchRows"
-    whole: WholeConnections | None
-    number: int
-    key: bytes
-    begin: int
-    end: int
-
-
-def _runs(
-    batches: Iterable[pa.RecordBatch], ports: frozenset[int], keep: Keep, *, plain: bool
-) -> Iterator[_Run]:
-    for batch in batches:
-        rows, edges = BatchRows(batch, plain=plain), connections_in(batch)
-        begins = np.array([begin for _, begin, _ in edges])
-        whole = None if rows.found is None else WholeConnections(rows.found, begins, ports, keep)
-        for number, (key, begin, end) in enumerate(edges):
-            yield _Run(rows, whole, number, key, begin, end)
-
-
 class BatchRows:
     """The rows of a batch of SEGMENTS: in columns, and as the arguments of `CapturedConnection.row`."""
 
     def __init__(self, batch: pa.RecordBatch, *, plain: bool = False) -> None:
         self.batch = batch
-        self.found = Stretches(batch) if batch.num_rows >= WORTH and not plain else None
+        self.found = Stretches(batch) if batch.num_rows and not plain else None
 
     def between(self, begin: int, end: int) -> Iterator[tuple[Any, ...]]:
         """Yield the connection of each of these rows, its payload, and the other arguments."""
@@ -116,7 +54,8 @@ class Connections:
     """The connections of a capture, whose rows of SEGMENTS are in capture order, and may interleave.
 
     `ports` are those of brokers. If empty, Kafka is recognised by its bytes alone. With `hold`, connections
-    with few bytes are read at the end, one after the other. They take little memory until then.
+    with few bytes are read at the end, one after the other. They take little memory until then. With `plain`,
+    all rows are read one by one, which takes longer.
 
     A connection's exchanges are in the order of their requests, each as soon as it is complete. The last
     event of a connection is its ConnectionEnd.
@@ -129,12 +68,14 @@ class Connections:
         keep: Keep = KEPT,
         secrets: Secrets | None = None,
         hold: bool = False,
+        plain: bool = False,
     ) -> None:
         self._secrets = secrets
         self._ports = ports
         self._keep = keep
         self._open: dict[bytes, CapturedConnection] = {}
         self._hold = hold
+        self._plain = plain
         self._held: dict[bytes, bytearray] = {}
         """The rows so far of connections that are not open yet, see `_HELD`."""
         self._uses: dict[bytes, int] = {}
@@ -146,19 +87,45 @@ class Connections:
             yield from self.feed(batch)
         yield from self.end()
 
+    def read_sorted(
+        self, batches: Iterable[pa.RecordBatch], on_files: Callable[[pa.RecordBatch], None]
+    ) -> Iterator[Event]:
+        """Like `read`, for rows that are sorted by connection, and then in capture order. Takes less time.
+
+        Before the rows of a connection there may be one with the order `BEFORE`. `on_files` gets the rows
+        that have FileCounts.
+        """
+        known = b""
+        for batch in batches:
+            rows, runs = BatchRows(batch, plain=self._plain), connections_in(batch)
+            first = [begin for _, begin, _ in runs]
+            whole = None
+            if rows.found is not None:
+                whole = WholeConnections(rows.found, first, self._ports, self._keep)
+            for number, (key, begin, end) in enumerate(runs):
+                before, known = known, key
+                if key != before:
+                    yield from self.end()
+                if not key:
+                    on_files(batch.slice(begin, end - begin))
+                    continue
+                # The last connection may go on in the next batch.
+                is_all = key != before and end < batch.num_rows
+                events = whole.read(number, key) if whole is not None and is_all else None
+                yield from self._of_one(rows, begin, end) if events is None else events
+        yield from self.end()
+
     def feed(self, batch: pa.RecordBatch) -> Iterator[Event]:
         """Read the next rows, and yield the events of their connections. Rows with FileCounts are skipped."""
         # In parts, for a row takes ten times as much memory in lists.
         for begin in range(0, batch.num_rows, _ROWS):
-            part = batch.slice(begin, _ROWS)
-            for key, payload, *row in BatchRows(part).between(0, part.num_rows):
-                if self._hold and key and key not in self._open:
-                    yield from self._add_held(key, payload, row)
-                elif key:
-                    yield from self._add(key, payload, row)
+            rows = BatchRows(batch.slice(begin, _ROWS), plain=self._plain)
+            for key, first, end in connections_in(rows.batch):
+                if key:
+                    yield from self._of_one(rows, first, end)
 
-    def feed_rows(self, own: BatchRows, begin: int, end: int) -> Iterator[BulkEvent]:
-        """Like `feed`, for rows of one connection. Exchanges that were found in columns are `Pairs`."""
+    def _of_one(self, own: BatchRows, begin: int, end: int) -> Iterator[Event]:
+        """Read these rows, which are of one connection."""
         if own.batch.column("order")[begin].as_py() == BEFORE:
             key, uses = (own.batch.column(name)[begin].as_py() for name in ("connection", "sequence"))
             self._uses[key] = uses
@@ -170,12 +137,15 @@ class Connections:
             if found is not None and found.lengths[at] and at >= retry:
                 taken = self._open[key].take(found, at) if key in self._open else None
                 if taken is not None:
-                    pairs, count = taken
-                    yield pairs
+                    exchanges, count = taken
+                    yield from exchanges
                     next(islice(rows, count - 1, count - 1), None)
                     continue
                 retry = at + 2 * LEAST
-            yield from self._add(key, payload, row)
+            if self._hold and key not in self._open:
+                yield from self._add_held(key, payload, row)
+            else:
+                yield from self._add(key, payload, row)
 
     def _add(self, key: bytes, payload: memoryview, row: list[Any]) -> list[Event]:
         connection = self._open.get(key) or self._start(key)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count, repeat
 from typing import Final
 
 import numpy as np
@@ -44,11 +45,12 @@ from replay.capture.kafka.exchange import (
     records_alone_are_cut,
 )
 from replay.capture.kafka.framing import Framing
-from replay.capture.kafka.pairs import Pairs, Turns
 from replay.capture.kafka.plausible import is_fetch_response
+from replay.capture.kafka.stretches import Turns
 
 CLIENT_ID_AT: Final = REQUEST_START_BYTES + 2
 """The offset of the client id in a request. The client id's length comes before it."""
+_FETCH: Final = int(ApiKey.FETCH)
 _MAX_WAITING: Final = 4096
 _MAX_WAITING_BYTES: Final = 16 << 20
 _CONFIRMED_BY: Final = 3
@@ -151,28 +153,35 @@ class Pairing:
         waits = self._waiting or self._early or self._out or self.contradicted
         return self.confirmed and not (waits or self.tokens or self.opaque)
 
-    def take(self, turns: Turns, begin: Column, end: Column) -> Pairs:
-        """Note the first fetches of `turns`, which have these times of begin and end, and their responses."""
-        ids = turns.correlation_id[: len(begin) : 2]
-        pairs = Pairs(
-            connection=self.end.connection,
-            client=self.end.client,
-            broker=self.end.broker,
-            client_id=self._client_text,
-            software=self.end.software,
-            number=self._number,
-            payload=turns.payload,
-            edges=turns.edges[: len(begin) + 1].tolist(),
-            versions=(turns.kind[: len(begin) : 2] & 0xFFFF).tolist(),
-            correlation_ids=ids.tolist(),
-            request_times=begin[::2].tolist(),
-            response_times=end[1::2].tolist(),
-            keeps_responses=ApiKey.FETCH in self._read,
-        )
-        self._number += len(pairs)
+    def take(self, turns: Turns, begin: Column, end: Column) -> Iterator[Exchange]:
+        """Return the first fetches of `turns`, with their responses. Begin and end are their times."""
+        ids, first = turns.correlation_id[: len(begin) : 2], self._number
+        self._number += len(ids)
         self._repeats_ids |= bool((np.append(self._last_correlation_id, ids[:-1]) == ids).any())
-        self._last_correlation_id = pairs.correlation_ids[-1]
-        return pairs
+        self._last_correlation_id = int(ids[-1])
+        edges = turns.edges[: len(begin) + 1].tolist()
+        requests = map(slice, edges[:-1:2], edges[1::2])
+        responses = map(slice, edges[1::2], edges[2::2])
+        keeps, payload = ApiKey.FETCH in self._read, turns.payload
+        sizes = np.diff(turns.edges[: len(begin) + 1])
+        return map(
+            Exchange,  # its fields, in columns
+            repeat(self.end.connection),
+            repeat(self.end.client),
+            repeat(self.end.broker),
+            count(first),
+            repeat(self._client_text),
+            repeat(self.end.software),
+            repeat(_FETCH),
+            (turns.kind[: len(begin) : 2] & 0xFFFF).tolist(),
+            ids.tolist(),
+            begin[::2].tolist(),
+            end[1::2].tolist(),
+            sizes[::2].tolist(),
+            sizes[1::2].tolist(),
+            (bytes(payload[place]) for place in requests),
+            ([payload[place]] if keeps else [] for place in responses),
+        )
 
     def finish(self) -> list[Exchange]:
         for response in self._early:

@@ -20,12 +20,12 @@ from proxy.protocol.primitives import Buffer
 from replay.capture.files.window import Column
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.pairing import CLIENT_ID_AT, Keep, Pairing
-from replay.capture.kafka.pairs import Pairs, Stretches
 from replay.capture.kafka.plausible import HEAD, is_fetch_response, named_starts, request_size
 from replay.capture.kafka.request_frames import are_of_one_client
+from replay.capture.kafka.stretches import Stretches
 from replay.capture.packets.segments import endpoints, ports_of
 
-Events: TypeAlias = list[Exchange | Pairs | ConnectionEnd]
+Events: TypeAlias = list[Exchange | ConnectionEnd]
 
 LEAST: Final = 2
 """The first exchange does not show which side is the client."""
@@ -34,7 +34,7 @@ MOST: Final = 64
 _MOST_BYTES: Final = 1 << 20
 """A connection with more bytes is not read here. `connection` has no limit that is lower."""
 _IN_BULK: Final = 8
-"""From this many fetches in a row on, `Pairs` take less time."""
+"""From this many fetches in a row on, columns take less time."""
 _EXCLUDED: Final = (ApiKey.PRODUCE, ApiKey.SASL_HANDSHAKE)
 """The requests that may have no response, or after which there may be no frames."""
 
@@ -45,7 +45,7 @@ class WholeConnections:
     `begins` has the first row of each connection in the batch.
     """
 
-    def __init__(self, found: Stretches, begins: Column, ports: frozenset[int], keep: Keep) -> None:
+    def __init__(self, found: Stretches, begins: list[int], ports: frozenset[int], keep: Keep) -> None:
         self._found, self._ports, self._keep = found, ports, keep
         turns = found.turns
         first = found.turn_of[begins]
@@ -88,24 +88,23 @@ class WholeConnections:
         pairing = Pairing(end, lambda _: None, self._keep)
         at = first
         while at < last:
-            pairs = self._take(pairing, at) if at > first else None
-            if pairs is None:
+            if at > first and (taken := self._take(pairing, at)):
+                events += [*pairing.drain(), *taken]
+                at += 2 * len(taken)
+            else:
                 self._pair(pairing, at)
                 at += 2
-            else:
-                events += [*pairing.drain(), pairs]
-                at += 2 * len(pairs)
         edges = self._edges[first : last + 1]
         end.client_bytes = sum(edges[1::2]) - sum(edges[:-1:2])
         end.broker_bytes = edges[-1] - edges[0] - end.client_bytes
         return [*events, *pairing.drain(), end]
 
-    def _take(self, pairing: Pairing, at: int) -> Pairs | None:
+    def _take(self, pairing: Pairing, at: int) -> list[Exchange]:
         if self._found.count[at] < _IN_BULK:
-            return None
+            return []
         turns = self._found.stretch(at)
         count = 2 * turns.named(pairing.client_id)
-        return pairing.take(turns, turns.time[:count], turns.end_time[:count]) if count else None
+        return [*pairing.take(turns, turns.time[:count], turns.end_time[:count])] if count else []
 
     def _pair(self, pairing: Pairing, at: int) -> None:
         begin, middle, end = self._edges[at : at + 3]

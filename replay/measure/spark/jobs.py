@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import TaskInput, check_seen
 from replay.capture.files.spans import SpanReader
-from replay.capture.kafka.exchanges import BEFORE, BulkEvent
+from replay.capture.kafka.exchanges import BEFORE, Event
 from replay.capture.packets import segments
 from replay.capture.packets.segments import REFERENCES, connection_key
 from replay.capture.packets.tcp import Filter
@@ -54,7 +54,7 @@ first."""
 _MOST_EVENTS: Final = 10_000
 
 Key: TypeAlias = tuple[pa.Scalar, ...]
-_Read: TypeAlias = Callable[[Batches, list[FileCounts]], Iterator[BulkEvent]]
+_Read: TypeAlias = Callable[[Batches, list[FileCounts]], Iterator[Event]]
 
 
 def from_captures(
@@ -187,7 +187,7 @@ def _events(
     reader: Callable[[], SpanReader],
     batches: Batches,
     files: list[FileCounts],
-) -> Iterator[BulkEvent]:
+) -> Iterator[Event]:
     with reader() as opened:
         found = segments.with_payload(steps.restored(batches, REFERENCES), opened)
         yield from steps.events(ports, choice, secrets, found, files)

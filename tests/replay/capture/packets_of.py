@@ -1,20 +1,17 @@
 """Packets of captures as rows of SEGMENTS. Tests lose, repeat and reorder these packets."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from unittest.mock import patch
 
 import dpkt
 import pyarrow as pa
 
-from replay.capture.kafka import exchanges
 from replay.capture.kafka.exchange import READ, Exchange
-from replay.capture.kafka.exchanges import BulkEvent, Connections, Event
+from replay.capture.kafka.exchanges import Connections, Event
 from replay.capture.kafka.pairing import KEPT, Keep
-from replay.capture.kafka.pairs import Pairs
 from replay.capture.packets.segments import SEGMENTS
 from replay.capture.tls.keylog import Secrets
 
@@ -60,6 +57,9 @@ def row(
         missing=missing,
         ack=ack,
     )
+
+
+_LAST = replace(row(client=True, sequence=0, payload=b"?"), connection=b"\6" + b"\xff" * 36)
 
 
 @cache
@@ -114,33 +114,36 @@ def read(
     responses: frozenset[int] = READ,
     secrets: Secrets | None = None,
 ) -> list[Event]:
-    """Return the events of rows. Check that they are the same if exchanges are read in bulk.
+    """Return the events of rows, read one by one. Check that they are the same if they are read in columns.
 
     In one batch, whole connections are read at once. With a second batch, the rows of one are in both.
     """
     listed = list(rows)
     keep = Keep(responses=responses)
-    events = [*Connections(ports=ports, keep=keep, secrets=secrets).read([batch(listed)])]
+    events = [*Connections(ports=ports, keep=keep, secrets=secrets, plain=True).read([batch(listed)])]
     known = by_connection(events)
     listed.sort(key=lambda one: one.connection)
     for cut in (0, len(listed) // 2):
-        batches = [batch(listed[:cut]), batch(listed[cut:])]
-        assert by_connection(read_in_bulk(batches, ports, keep, secrets)) == known
+        shares = listed[:cut], listed[cut:]
+        assert by_connection(read_sorted(shares, ports, keep, secrets)) == known
     return events
 
 
-def read_in_bulk(
-    batches: Iterable[pa.RecordBatch],
+def read_sorted(
+    shares: Iterable[Sequence[Row]],
     ports: frozenset[int] = frozenset(),
     keep: Keep = KEPT,
     secrets: Secrets | None = None,
 ) -> list[Event]:
-    """Return the events of rows that are sorted by connection, as `measure` reads them."""
-    with patch.object(exchanges, "WORTH", 1):
-        found = exchanges.read_in_bulk(
-            batches, ports=ports, keep=keep, secrets=secrets, on_files=lambda _: None
-        )
-        return [*single(found)]
+    """Return the events of rows that are sorted by connection, as `measure` reads them in batches.
+
+    One more row follows, of another connection: the last connection in a batch is not read at once.
+    """
+    connections = Connections(ports=ports, keep=keep, secrets=secrets)
+    *before, last = [*shares] or [[]]
+    batches = map(batch, [*before, [*last, _LAST]])
+    *events, _ = connections.read_sorted(batches, lambda _: None)
+    return events
 
 
 def by_connection(events: Iterable[Event]) -> dict[str, list[Event]]:
@@ -148,12 +151,6 @@ def by_connection(events: Iterable[Event]) -> dict[str, list[Event]]:
     for event in events:
         found[event.connection].append(joined(event))
     return found
-
-
-def single(events: Iterable[BulkEvent]) -> Iterator[Event]:
-    """Yield events, and each exchange of `Pairs` as one event."""
-    for event in events:
-        yield from event if isinstance(event, Pairs) else (event,)
 
 
 def joined(event: Event) -> Event:

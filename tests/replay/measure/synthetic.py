@@ -35,7 +35,7 @@ def connection_rows(number: int) -> Iterator[dict[str, Any]]:
     end = ConnectionEnd(
         connection=connection, client=client, broker=broker, client_id=client_id, client_bytes=9
     )
-    digest = Digest(connection)
+    digest = Digest()
     digest.timeline.add(at, 6000, 5000)
     digest.log.make(at, connection, 10)
     digest.log.close(at + 100 * _SECOND, connection)

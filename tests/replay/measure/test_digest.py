@@ -60,7 +60,7 @@ def test_a_time_without_fetches_does_not_make_the_others_coarse() -> None:
 
 
 def test_topics_add_up_with_their_eligible_share() -> None:
-    digest = Digest("c")
+    digest = Digest()
     topics = {"t": TopicShare(request_bytes=5, response_bytes=7, record_bytes=2), b"\x01" * 16: TopicShare()}
     digest.add(outcome(0, topics=topics, eligible=True))
     digest.add(outcome(1, topics={"t": TopicShare(request_bytes=1)}))
@@ -72,7 +72,7 @@ def test_topics_add_up_with_their_eligible_share() -> None:
 
 
 def test_predicted_is_what_went_through_sessions_or_what_was_captured() -> None:
-    digest = Digest("c")
+    digest = Digest()
     digest.add(outcome(0, eligible=True, session_request_bytes=10, session_response_bytes=20))
     digest.add(outcome(1))
     digest.add(outcome(2, session_request_bytes=3))
@@ -82,7 +82,7 @@ def test_predicted_is_what_went_through_sessions_or_what_was_captured() -> None:
 
 
 def test_predicted_sessions_have_the_connections_name_and_native_ones_the_brokers() -> None:
-    digest = Digest("c")
+    digest = Digest()
     digest.add(outcome(0, eligible=True, full=1, session_size=9))
     digest.add(outcome(SECOND, eligible=True, incremental=1, session_size=10))
     digest.add(outcome(2 * SECOND, kind="full", answer_session_id=77, partitions_answered=3))

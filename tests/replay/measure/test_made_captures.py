@@ -50,10 +50,9 @@ def _played(events: Iterable[Exchange | ConnectionEnd]) -> list[Outcome]:
         if isinstance(event, Exchange):
             outcomes += engine.add(event)
             continue
-        rest, ending = engine.end(event)
-        outcomes += rest
-        outcomes += [ending.closing] if ending.closing is not None else []
-        assert ending.differing == 0
+        rest, closing = engine.end(event)
+        outcomes += [*rest, *filter(None, [closing])]
+        assert engine.differing == 0
     return outcomes
 
 

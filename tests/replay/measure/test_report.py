@@ -69,7 +69,7 @@ def group(**more: Any) -> Group:
 
 def ended(**more: Any) -> Group:
     end = ConnectionEnd(connection="c", client="a:1", broker="b:2", **more)
-    return group(row="connection", connection="c", details=[Digest("c").summary(end)])
+    return group(row="connection", connection="c", details=[Digest().summary(end)])
 
 
 def test_parts_of_a_file_are_one_file_and_its_problems_are_named() -> None:
@@ -134,7 +134,7 @@ def reading(
     named = {"client_id": "id", "software": "", "eligible": True, "counted": True, **FETCH, **ends}
     return [
         group(row="exchange", response_bytes=saved, full=1, **named),
-        group(row="connection", details=[Digest(name).summary(end)], **ends),
+        group(row="connection", details=[Digest().summary(end)], **ends),
     ]
 
 

@@ -67,7 +67,7 @@ def test_the_columns_of_a_fetch_are_what_the_engine_tells() -> None:
 def test_a_row_is_of_a_kind(request_bytes: int, response_bytes: int, row: str) -> None:
     writer = RowWriter()
     writer.exchange(
-        dataclasses.replace(EXCHANGE, request_bytes=request_bytes, response_bytes=response_bytes), 5
+        dataclasses.replace(EXCHANGE, request_bytes=request_bytes, response_bytes=response_bytes, place=5)
     )
     (found,) = writer.drain().to_pylist()
 
@@ -77,7 +77,7 @@ def test_a_row_is_of_a_kind(request_bytes: int, response_bytes: int, row: str) -
 
 def test_what_was_cut_is_not_stored_and_comes_back_as_zeros() -> None:
     writer = RowWriter()
-    writer.exchange(EXCHANGE, 0)
+    writer.exchange(EXCHANGE)
     batch = writer.drain()
     (row,) = batch.to_pylist()
     (again,) = exchanges(batch)
@@ -92,7 +92,7 @@ def test_what_was_cut_is_not_stored_and_comes_back_as_zeros() -> None:
 def test_errors_are_stored_and_frames_of_other_apis_are_not() -> None:
     def written(exchange: Exchange) -> tuple[dict[str, Any], Exchange | ConnectionEnd]:
         writer = RowWriter(errors=True)
-        writer.exchange(exchange, 0)
+        writer.exchange(exchange)
         batch = writer.drain()
         (row,), (again,) = batch.to_pylist(), exchanges(batch)
         return row, again
@@ -129,7 +129,7 @@ def test_contents_of_records_are_not_stored(size: int) -> None:
         EXCHANGE, api_key=FETCH, api_version=11, response=[frame[:100], memoryview(frame)[100:]]
     )
     writer = RowWriter()
-    writer.exchange(fetch, 0)
+    writer.exchange(fetch)
     batch = writer.drain()
     (row,) = batch.to_pylist()
     (again,) = exchanges(batch)
@@ -144,9 +144,9 @@ def test_a_writer_is_full_by_rows_or_by_bytes() -> None:
     rows, heavy = RowWriter(), RowWriter()
     told = []
     for _ in range(4096):
-        rows.exchange(EXCHANGE, 0)
+        rows.exchange(EXCHANGE)
         told.append(rows.full)
-    heavy.exchange(dataclasses.replace(EXCHANGE, request=bytes(5 << 20)), 0)
+    heavy.exchange(dataclasses.replace(EXCHANGE, request=bytes(5 << 20)))
 
     assert told == [False] * 4095 + [True]
     assert heavy.full
@@ -155,9 +155,9 @@ def test_a_writer_is_full_by_rows_or_by_bytes() -> None:
 
 def test_details_come_back_with_the_kind_of_their_row() -> None:
     end = ConnectionEnd(connection="c", client="a:1", broker="b:2", gaps=2, topics={b"\x01" * 16: "events"})
-    summary, counts = Digest("c").summary(end), FileCounts(file="f", link_types={1: 2}, stretches=[[3, 4]])
+    summary, counts = Digest().summary(end), FileCounts(file="f", link_types={1: 2}, stretches=[[3, 4]])
     writer = RowWriter()
-    writer.exchange(EXCHANGE, 0)
+    writer.exchange(EXCHANGE)
     writer.detail("connection", summary, end)
     writer.detail("file", counts)
     batch = writer.drain()
@@ -180,7 +180,7 @@ def comparable(event: Exchange | ConnectionEnd) -> Exchange | ConnectionEnd:
     pieces = event.response
     if event.api_key == FETCH:
         pieces = without_records(pieces, event.api_version)
-    return dataclasses.replace(event, response=[b"".join(pieces)])
+    return dataclasses.replace(event, response=[b"".join(pieces)], place=0)
 
 
 @pytest.mark.slow

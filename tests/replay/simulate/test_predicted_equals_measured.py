@@ -16,14 +16,14 @@ from hypothesis.stateful import initialize, rule
 
 from proxy.core.events import FetchKind
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.measure.rows import RowFilter
+from replay.measure.collected import collect
+from replay.measure.rows import RowFilter, groups
 from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome
 from tests.core.test_expanded_equals_direct import API_VERSIONS, PARTITIONS, RELEASES, AnyClientAnyBroker
 from tests.examples import examples
 from tests.model.gate import framed, unframed
 from tests.model.wire import FetchRequest, decode_response, encode_request
-from tests.replay.measure.in_bulk import collected, in_bulk
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "50"))
 _MICROSECOND = 1000
@@ -135,8 +135,11 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
         assert (by_always, by_gateway) == (plain_by_always, plain_by_gateway)
         end = ConnectionEnd(connection="c", client="c:1", broker="b:1", closed=True, closed_time=closed_time)
         for policy in get_args(Policy):
-            bulk = collected([*in_bulk(self.captured), end], RowFilter(policy=policy))
-            assert bulk == collected([*self.captured, end], RowFilter(policy=policy, plain=True))
+            found = [
+                collect(groups([*self.captured, end], RowFilter(policy=policy, plain=plain)))
+                for plain in (False, True)
+            ]
+            assert found[0] == found[1]
         return outcomes
 
     def play(
@@ -146,11 +149,9 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
         engine = Engine(policy, plain=plain)
         outcomes = [outcome for exchange in self.captured for outcome in engine.add(exchange)]
         end = ConnectionEnd(connection="c", client="c:1", broker="b:1", closed=True, closed_time=closed_time)
-        rest, ending = engine.end(end)
-        outcomes += rest
-        if ending.closing is not None:
-            outcomes.append(ending.closing)
-        assert ending.differing == 0
+        rest, closing = engine.end(end)
+        outcomes += [*rest, *filter(None, [closing])]
+        assert engine.differing == 0
         others = engine.drain_other()
         sizes = [sum(getattr(other, name) for other in others) for name in _SESSION_BYTES]
         return outcomes, (sizes[0], sizes[1])

@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from proxy.core.events import saved_bytes
 from proxy.core.savings import Savings
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.pairs import Pairs
 from replay.measure.sums import SUMMED
+from replay.simulate import engine as module
 from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome, TopicShare
 from replay.simulate.runs import SteadySession
 from tests.examples import examples
-from tests.replay.measure.in_bulk import in_bulk
 from tests.replay.measure.traffic import Plan, Step, Traffic
-from tests.replay.simulate.test_predicted_equals_measured import exchange
+from tests.replay.simulate.test_predicted_equals_measured import exchange as make
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "60"))
 _MS = 1_000_000
@@ -49,8 +48,7 @@ class Captured(Traffic):
         for request, response in pairs:
             self._time += _MS
             times = asked, self._time
-            made = exchange(len(self.exchanges), request[4:], response[4:], times)
-            self.exchanges.append(made)
+            self.exchanges.append(make(len(self.exchanges), request[4:], response[4:], times))
 
 
 STEPS = st.one_of(
@@ -107,25 +105,21 @@ def played(
     policy: Policy, exchanges: Sequence[Exchange], *, plain: bool
 ) -> tuple[list[list[Outcome]], dict[str, Any], list[int]]:
     """Return the outcomes of both policies, the state before the end, and the sizes of runs."""
-    engine, runs = Engine(policy, plain=plain), list[int]()
+    engine = Engine(policy, plain=plain, merges=True)
     own, other = list[Outcome](), list[Outcome]()
-    for event in exchanges if plain else in_bulk(exchanges):
-        at = 0
-        while isinstance(event, Pairs) and at < len(event):
-            times, found = engine.add_run(event, at)
-            runs += [times] * (times > 0)
-            own += found if times else found + engine.add(event.exchange(at))
-            at += times or 1
-        own += engine.add(event) if isinstance(event, Exchange) else []
+    for exchange in exchanges:
+        own += engine.add(exchange)
         other += engine.drain_other()
     last = exchanges[-1].response_time + 1
-    engine._play_waiting(last, lambda _: True)
+    engine._play_waiting(last)
+    engine._end_run()
     engine._note(engine._gateway.settle(last))
     before = state(engine)
     end = ConnectionEnd(connection="c", client="c:1", broker="b:1", closed=True, closed_time=last)
-    rest, ending = engine.end(end)
-    before["differing"] = ending.differing
-    return [[*own, *rest], [*other, *engine.drain_other()]], before, runs
+    rest, _ = engine.end(end)
+    before["differing"] = engine.differing
+    own += rest
+    return [own, [*other, *engine.drain_other()]], before, [len(one.run) for one in own if one.run]
 
 
 @examples(EXAMPLES, suppress_health_check=[*HealthCheck])
@@ -176,6 +170,16 @@ def test_most_fetches_of_a_steady_session_are_in_runs(
 
     _, _, runs = played(policy, consumer.exchanges, plain=False)
 
+    assert sum(runs) > 90
+
+
+def test_a_run_does_not_grow_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST", 30)
+    consumer = Captured(0, Plan(16, 1, 5, 1448, True, [Step("idle", 100, 7)]))
+    consumer.play()
+
+    _, _, runs = played("gateway", consumer.exchanges, plain=False)
+    assert max(runs) == 30
     assert sum(runs) > 90
 
 

@@ -15,9 +15,9 @@ from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections
 from replay.capture.kafka.whole import MOST, Events, WholeConnections
 from tests.examples import examples
-from tests.replay.capture.kafka import test_pairs
-from tests.replay.capture.kafka.test_pairs import MS, OPENING, Conversation, fetch
-from tests.replay.capture.packets_of import Row, batch, joined, read_in_bulk
+from tests.replay.capture.kafka import test_stretches
+from tests.replay.capture.kafka.test_stretches import MS, OPENING, Conversation, fetch
+from tests.replay.capture.packets_of import Row, batch, joined, read_sorted
 from tests.replay.capture.talk import request, response
 
 FIRST = 100
@@ -42,7 +42,7 @@ def counted() -> Iterator[list[bool]]:
 def assert_same(rows: Sequence[Row], ports: frozenset[int] = frozenset()) -> bool:
     """Compare both ways. Return whether the connection was read at once."""
     with counted() as taken:
-        test_pairs.assert_same(rows, ports=ports)
+        test_stretches.assert_same(rows, ports=ports)
     return taken == [True]
 
 
@@ -60,7 +60,7 @@ def talk(*said: dict[str, Any], opened: bool = True) -> Conversation:
 
 
 def ticks(times: int, *, pieces: int = 1) -> list[dict[str, Any]]:
-    return test_pairs.ticks(times, pieces=pieces, start=FIRST)
+    return test_stretches.ticks(times, pieces=pieces, start=FIRST)
 
 
 def exchange(found: Conversation, asked: bytes, told: bytes) -> Conversation:
@@ -89,7 +89,7 @@ def test_the_opening_of_a_client_is_read_at_once() -> None:
     exchange(found, fetch(5), response(5))
 
     assert assert_same(found.rows)
-    *exchanges, end = read_in_bulk([batch(found.rows)])
+    *exchanges, end = read_sorted([found.rows])
     assert isinstance(end, ConnectionEnd)
     assert (end.software, end.client_id) == ("rdk 1.2.3", "me")
     assert [one.number for one in exchanges if isinstance(one, Exchange)] == list(range(5))
@@ -109,9 +109,9 @@ def test_others_in_the_batch_do_not_matter() -> None:
     lone = [replace(one, connection=b"\4\0" + one.connection[2:]) for one in rows[:2]]
     last = [replace(one, connection=b"\4\xff" + one.connection[2:]) for one in rows]
     with counted() as taken:
-        found = read_in_bulk([batch([*lone, *rows, *last])])
+        found = read_sorted([[*lone, *rows, *last]])
     assert taken == [False, True, True]
-    known = [event for part in (lone, rows, last) for event in Connections().read([batch(part)])]
+    known = [event for part in (lone, rows, last) for event in Connections(plain=True).read([batch(part)])]
     assert [*map(joined, found)] == [*map(joined, known)]
 
 
@@ -137,21 +137,23 @@ def unacknowledged(rows: list[Row]) -> list[Row]:
         "a packet that came twice": talk(*ticks(3), {"kind": "again", "number": FIRST}).rows,
         "packets in another order": talk(*ticks(3), {"kind": "swapped", "number": FIRST}, *ticks(2)).rows,
         "a lost response": talk(
-            *ticks(2), {"kind": "lost response", "number": FIRST + 2}, *test_pairs.ticks(2, start=FIRST + 3)
+            *ticks(2),
+            {"kind": "lost response", "number": FIRST + 2},
+            *test_stretches.ticks(2, start=FIRST + 3),
         ).rows,
         "two requests in a row": talk(*ticks(2), {"kind": "pipelined", "number": FIRST + 2}).rows,
         "a request in two rows": talk(
-            {"kind": "split", "number": FIRST}, *test_pairs.ticks(2, start=FIRST + 1)
+            {"kind": "split", "number": FIRST}, *test_stretches.ticks(2, start=FIRST + 1)
         ).rows,
         "cut bytes": talk(*ticks(2), {"kind": "cut", "number": FIRST + 2}).rows,
         "another correlation id": talk(*ticks(2), {"kind": "wrong number", "number": FIRST + 2}).rows,
-        "equal correlation ids": talk(*ticks(2), *test_pairs.ticks(1, start=FIRST + 1)).rows,
+        "equal correlation ids": talk(*ticks(2), *test_stretches.ticks(1, start=FIRST + 1)).rows,
         "ids that do not ascend": talk({"kind": "other", "number": FIRST + 1}).rows,
         "another version": exchange(
             talk(), request(ApiKey.METADATA, 2, OPENING + 1), response(OPENING + 1)
         ).rows,
         "a client without an id": talk(
-            {"kind": "renamed", "number": FIRST}, *test_pairs.ticks(2, start=FIRST + 1)
+            {"kind": "renamed", "number": FIRST}, *test_stretches.ticks(2, start=FIRST + 1)
         ).rows,
         "times that do not ascend": late(talk(*ticks(3)).rows),
         "an ACK of other bytes": unacknowledged(talk(*ticks(3)).rows),

@@ -1,12 +1,12 @@
 """Finds stretches of rows that are whole fetches, each followed by its whole response. Sans-IO.
 
 Most rows of a capture are like this: a request in one row, and its response in the next ones. numpy finds
-them in the columns of a batch (`Stretches`). A connection takes a stretch as one event, `Pairs`, if nothing
-in its state is open (`connection.CapturedConnection.take`). All other rows are read one by one.
+them in the columns of a batch (`Stretches`). A connection takes a stretch at once if nothing in its state is
+open (`connection.CapturedConnection.take`). All other rows are read one by one.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -14,12 +14,9 @@ import pyarrow as pa
 
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_START_BYTES, RESPONSE_START_BYTES, ApiKey
 from replay.capture.files.window import Column
-from replay.capture.kafka.exchange import Exchange
 from replay.capture.kafka.plausible import KEYS, MAX_FRAME
 from replay.capture.packets.segments import MAX_RUN, bytes_of
 
-WORTH: Final = 32
-"""A batch of fewer rows is read row by row, which takes less time."""
 LEAST: Final = 4
 """A stretch of fewer exchanges is read row by row, which takes less time."""
 _FETCH: Final = int(ApiKey.FETCH)
@@ -27,74 +24,6 @@ _MASK: Final = 0xFFFF_FFFF
 _HEAD: Final = 12
 """Bytes of a frame that are looked at: its length, then key, version and correlation id of a request, or the
 correlation id of a response."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pairs:
-    """An event that stands for several exchanges: fetches of one connection, with their responses.
-
-    Each request came after the response before it. Each list has one value for each exchange.
-    """
-
-    connection: str
-    client: str
-    broker: str
-    client_id: str
-    software: str
-    number: int
-    """That of the first exchange."""
-    payload: memoryview
-    edges: list[int]
-    """Where in the payload each request and each response begins, in turn. The last value is the end."""
-    versions: list[int]
-    correlation_ids: list[int]
-    request_times: list[int]
-    response_times: list[int]
-    keeps_responses: bool
-
-    def __len__(self) -> int:
-        return len(self.versions)
-
-    def __iter__(self) -> Iterator[Exchange]:
-        return map(self.exchange, range(len(self)))
-
-    def request(self, at: int) -> bytes:
-        return bytes(self.payload[self.edges[2 * at] : self.edges[2 * at + 1]])
-
-    def response(self, at: int) -> bytes:
-        return bytes(self.payload[self.edges[2 * at + 1] : self.edges[2 * at + 2]])
-
-    def merged(self, begin: int, end: int) -> Exchange:
-        """Return one exchange for several: the first one without its frames, with the sizes of all."""
-        requests = sum(self.edges[2 * begin + 1 : 2 * end : 2]) - sum(self.edges[2 * begin : 2 * end : 2])
-        whole = self.edges[2 * end] - self.edges[2 * begin]
-        return replace(
-            self.exchange(begin),
-            request_bytes=requests,
-            response_bytes=whole - requests,
-            request=b"",
-            response=[],
-        )
-
-    def exchange(self, at: int) -> Exchange:
-        begin, middle, end = self.edges[2 * at : 2 * at + 3]
-        return Exchange(
-            connection=self.connection,
-            client=self.client,
-            broker=self.broker,
-            client_id=self.client_id,
-            software=self.software,
-            number=self.number + at,
-            api_key=_FETCH,
-            api_version=self.versions[at],
-            correlation_id=self.correlation_ids[at],
-            request_time=self.request_times[at],
-            response_time=self.response_times[at],
-            request_bytes=middle - begin,
-            response_bytes=end - middle,
-            request=self.request(at),
-            response=[self.payload[middle:end]] if self.keeps_responses else [],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

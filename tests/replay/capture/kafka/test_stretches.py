@@ -16,15 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.capture.kafka import exchanges as module
 from replay.capture.kafka.connection import CapturedConnection
 from replay.capture.kafka.exchange import Exchange
-from replay.capture.kafka.exchanges import BatchRows, BulkEvent, Connections, Event
-from replay.capture.kafka.pairs import Pairs
-from replay.capture.packets.segments import connections_in
+from replay.capture.kafka.exchanges import Connections, Event
+from replay.capture.kafka.pairing import Pairing
 from replay.capture.packets.tcp import FIN, RST, SYN
 from tests.examples import examples
-from tests.replay.capture.packets_of import NAMES, Row, batch, by_connection, packets, read_in_bulk, row
+from tests.replay.capture.packets_of import NAMES, Row, batch, by_connection, packets, read_sorted, row
 from tests.replay.capture.talk import ID, framed, request, response
 
 MS = 1_000_000
@@ -64,14 +62,6 @@ def parts(rows: Sequence[Row], cuts: Iterable[int]) -> Iterator[Sequence[Row]]:
     return (rows[begin:end] for begin, end in pairwise(edges))
 
 
-def in_bulk(connections: Connections, rows: Sequence[Row]) -> Iterator[BulkEvent]:
-    """Feed rows that are sorted by connection, and yield what is found in columns as `Pairs`."""
-    found = batch(rows)
-    columns = BatchRows(found)
-    for _, begin, end in connections_in(found):
-        yield from connections.feed_rows(columns, begin, end)
-
-
 def plain(event: Event) -> Any:
     values = asdict(replace(event, response=[]) if isinstance(event, Exchange) else event)
     return values | {"response": b"".join(event.response)} if isinstance(event, Exchange) else values
@@ -83,26 +73,21 @@ def assert_same(rows: Sequence[Row], cuts: Iterable[int] = (), ports: frozenset[
     One by one and in columns, check that the states are the same, too. Return how many exchanges were found
     in columns.
     """
-    one, other = Connections(ports=ports), Connections(ports=ports)
+    one, other = Connections(ports=ports, plain=True), Connections(ports=ports)
     events: list[Event] = []
-    count = 0
-    with patch.object(module, "WORTH", 1):
+    with patch.object(Pairing, "take", autospec=True, side_effect=Pairing.take) as taken:
         for part in parts(rows, cuts):
             known = [*one.feed(batch(part))]
             events += known
-            found: list[Event] = []
-            for event in in_bulk(other, part):
-                count += len(event) if isinstance(event, Pairs) else 0
-                found += event if isinstance(event, Pairs) else [event]
-            assert [*map(plain, found)] == [*map(plain, known)]
+            assert [*map(plain, other.feed(batch(part)))] == [*map(plain, known)]
             for key, connection in other._open.items():
                 for after, expected in zip(states(connection), states(one._open[key]), strict=True):
                     assert after.items() ^ expected.items() == set()
     ended = [*one.end()]
     assert [*map(plain, other.end())] == [*map(plain, ended)]
-    found = read_in_bulk(map(batch, parts(rows, cuts)), ports)
+    found = read_sorted(parts(rows, cuts), ports)
     assert by_connection(found) == by_connection(events + ended)
-    return count
+    return sum(len(call.args[2]) // 2 for call in taken.call_args_list)
 
 
 class Conversation:
