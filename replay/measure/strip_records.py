@@ -1,12 +1,12 @@
 """Removes the contents of records from segments before a shuffle, and puts zeros there after it. Sans-IO.
 
 Most bytes are contents of records, and no figure depends on them. Bytes are cut only if they are certainly
-contents of records: the rows have exactly one fetch request, and then exactly its response, which was parsed
-to the end. All other bytes are kept.
+contents of records: of a whole response that follows its whole fetch request, and that was parsed to the end.
+All other bytes are kept.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -14,19 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from proxy.protocol.api import (
-    API_KEY,
-    API_VERSION,
-    LENGTH_BYTES,
-    REQUEST_CORRELATION_ID,
-    REQUEST_START_BYTES,
-    RESPONSE_CORRELATION_ID,
-    ApiKey,
-    request_header,
-)
+from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import ProtocolError, Span
+from replay.capture.kafka.exchange import cut
+from replay.capture.kafka.stretches import Stretches
 from replay.capture.packets.segments import SEGMENTS, bytes_of
 
 _SIGNED: Final = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64()}
@@ -44,27 +37,11 @@ def stripped(schema: pa.Schema) -> pa.Schema:
 
 STRIPPED: Final = stripped(SEGMENTS)
 _WORTH: Final = 4096
-"""The smallest first run of a response that is examined, in bytes."""
+"""The smallest response that is examined, in bytes."""
 _LEAST: Final = 512
 """The shortest `records` field that is cut, in bytes. Shorter fields stay complete."""
 
 _Numbers: TypeAlias = npt.NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class _BatchPayloads:
-    """The payloads of a batch of rows, and the parts to cut from them."""
-
-    data: memoryview
-    """All payloads, concatenated."""
-    edges: _Numbers
-    """Row n has the bytes from `edges[n]` to `edges[n + 1]` of `data`."""
-    spans: dict[int, list[Span]] = field(default_factory=dict)
-    """The spans to cut, by row. A span is a begin and an end in `data`."""
-
-    def head(self, row: int) -> bytes:
-        start = int(self.edges[row])
-        return bytes(self.data[start : start + REQUEST_START_BYTES])
 
 
 def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatch:
@@ -72,17 +49,13 @@ def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatc
 
     The schema of the result is `stripped`. With `keep`, nothing is removed: only the schema changes.
     """
-    payload = batch.column("payload")
-    found = _BatchPayloads(*bytes_of(payload))
-    if not keep:
-        sides = _sides(batch)
-        for row in _requests(found, sides):
-            _look_into(found, row, sides)
+    data, edges = bytes_of(batch.column("payload"))
     schema = stripped(batch.schema)
     columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=False)]
     cuts = pa.array([b""] * batch.num_rows, pa.binary())
-    if found.spans:
-        columns[schema.get_field_index("payload")], cuts = _without(found, batch.num_rows)
+    spans = [*_spans(batch)] if edges[-1] - edges[0] >= _WORTH and not keep else []
+    if spans:
+        columns[schema.get_field_index("payload")], cuts = _without(data, edges, spans)
     return pa.RecordBatch.from_arrays([*columns, cuts], schema=schema)
 
 
@@ -96,97 +69,48 @@ def restore_records(batch: pa.RecordBatch, schema: pa.Schema = SEGMENTS) -> pa.R
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _sides(batch: pa.RecordBatch) -> _Numbers:
-    """Return a number for the sender of each row. Those of a connection differ only in the last bit."""
-    connections = batch.column("connection").dictionary_encode().indices.to_numpy()
-    low = batch.column("from_low").to_numpy(zero_copy_only=False)
-    sides: _Numbers = 2 * connections.astype(np.int64) + low
-    return sides
+def _spans(batch: pa.RecordBatch) -> Iterator[Span]:
+    """Yield where the payloads of a batch have contents of records to cut."""
+    found = Stretches(batch)
+    turns = found.turns
+    is_fetch = found.pair & (turns.kind >> 16 == ApiKey.FETCH)
+    for turn in np.flatnonzero(is_fetch & (np.append(np.diff(turns.edges)[1:], 0) >= _WORTH)).tolist():
+        begin, end = turns.edges[turn + 1 : turn + 3].tolist()
+        for start, stop in _records(bytes(turns.payload[begin:end]), int(turns.kind[turn]) & 0xFFFF):
+            if stop - start >= _LEAST:
+                yield begin + start, begin + stop
 
 
-def _requests(found: _BatchPayloads, sides: _Numbers) -> Sequence[int]:
-    """Return the rows that are exactly one fetch request, before a large row from the other side."""
-    sizes = np.diff(found.edges)
-    rows = np.flatnonzero(
-        (sizes[:-1] > REQUEST_START_BYTES) & (sizes[1:] >= _WORTH) & (sides[1:] ^ sides[:-1] == 1)
-    )
-    if not len(rows):
-        return []
-    data = np.frombuffer(found.data, np.uint8)
-    heads = data[found.edges[rows][:, None] + np.arange(API_KEY.stop)]
-    lengths = heads[:, :LENGTH_BYTES].copy().view(">u4")[:, 0].astype(np.int64)
-    fetch = heads[:, API_KEY].copy().view(">u2")[:, 0] == ApiKey.FETCH
-    whole: list[int] = rows[fetch & (lengths + LENGTH_BYTES == sizes[rows])].tolist()
-    return whole
-
-
-def _look_into(found: _BatchPayloads, row: int, sides: _Numbers) -> None:
-    """Find the record bytes to cut in the response to one request. `row` is the row of the request."""
-    start, end = int(found.edges[row]), int(found.edges[row + 1])
-    request_head = found.head(row)
-    version = int.from_bytes(request_head[API_VERSION])
-    response_head = found.head(row + 1)
-    last = _last_row(found, row + 1, LENGTH_BYTES + int.from_bytes(response_head[:LENGTH_BYTES]))
-    if not last or (sides[row + 1 : last + 1] != sides[row + 1]).any():
-        return
-    if (
-        request_head[REQUEST_CORRELATION_ID] != response_head[RESPONSE_CORRELATION_ID]
-        or version not in LAYOUTS
-    ):
-        return
+def _records(response: bytes, version: int) -> Iterable[Span]:
+    """Return the spans of records in a response, or nothing if it can't be parsed to its end."""
+    if version not in LAYOUTS:
+        return ()
+    walk = FetchResponseWalk(LAYOUTS[version], 0, keep=False, spans=True)
     try:
-        isolation = _isolation(bytes(found.data[start:end]), version)
-        walk = FetchResponseWalk(LAYOUTS[version], isolation, keep=False, spans=True)
-        first = int(found.edges[row + 1])
-        walk.feed(bytes(found.data[first : int(found.edges[last + 1])]))
-    except (ProtocolError, IndexError):
-        return
-    if walk.done:
-        large = [span for span in walk.record_spans or [] if span[1] - span[0] >= _LEAST]
-        _spread(found, row + 1, [(first + begin, first + stop) for begin, stop in large])
+        walk.feed(response)
+    except ProtocolError:
+        return ()
+    return walk.record_spans or () if walk.done else ()
 
 
-def _last_row(found: _BatchPayloads, row: int, size: int) -> int:
-    """Return the row that ends `size` bytes after the start of `row`; 0 if there is no such row."""
-    end = int(found.edges[row]) + size
-    last = int(np.searchsorted(found.edges, end)) - 1
-    return last if last + 1 < len(found.edges) and found.edges[last + 1] == end else 0
-
-
-def _isolation(request: bytes, version: int) -> int:
-    body = request_header(request, LENGTH_BYTES)[4]
-    return request[body + LAYOUTS[version].request_isolation]
-
-
-def _spread(found: _BatchPayloads, row: int, spans: Sequence[Span]) -> None:
-    """Assign spans of the whole response to the rows that contain them."""
-    for start, stop in spans:
-        at = start
-        while at < stop:
-            while found.edges[row + 1] <= at:
-                row += 1
-            end = min(stop, int(found.edges[row + 1]))
-            found.spans.setdefault(row, []).append((at, end))
-            at = end
-
-
-def _without(found: _BatchPayloads, rows: int) -> tuple[pa.Array, pa.Array]:
+def _without(data: memoryview, edges: _Numbers, spans: Iterable[Span]) -> tuple[pa.Array, pa.Array]:
     """Return the payloads without the spans to cut, and for each payload a description of its cuts."""
     kept: list[memoryview] = []
-    sizes = np.diff(found.edges)
-    cuts = [b""] * rows
-    at = int(found.edges[0])
-    for row in sorted(found.spans):
-        base = int(found.edges[row])
-        pairs: list[int] = []
-        for start, stop in found.spans[row]:
-            kept.append(found.data[at:start])
-            pairs += (start - base, stop - start)
-            at = stop
-        cuts[row] = np.array(pairs, np.int32).tobytes()
-        sizes[row] -= sum(pairs[1::2])
-    kept.append(found.data[at : int(found.edges[-1])])
-    return _column(b"".join(kept), sizes), pa.array(cuts, pa.binary())
+    sizes = np.diff(edges)
+    cuts: defaultdict[int, list[int]] = defaultdict(list)
+    at = int(edges[0])
+    for start, stop in spans:
+        kept.append(data[at:start])
+        at = start
+        row = int(np.searchsorted(edges, start, "right")) - 1
+        while at < stop:
+            end = min(stop, int(edges[row + 1]))
+            cuts[row] += at - int(edges[row]), end - at
+            sizes[row] -= end - at
+            at, row = end, row + 1
+    kept.append(data[at : int(edges[-1])])
+    packed = [np.array(cuts.get(row, ()), np.int32).tobytes() for row in range(len(sizes))]
+    return _column(b"".join(kept), sizes), pa.array(packed, pa.binary())
 
 
 def _with_zeros(payload: pa.Array, cuts: Sequence[bytes]) -> pa.Array:
@@ -202,18 +126,11 @@ def _with_zeros(payload: pa.Array, cuts: Sequence[bytes]) -> pa.Array:
         gone = 0
         for offset, length in zip(pairs[::2], pairs[1::2], strict=True):
             until = place + offset - gone
-            pieces += (data[at:until], _zeros(length))
+            pieces += [data[at:until], *cut(length)]
             at, gone = until, gone + length
         sizes[row] += gone
     pieces.append(data[at : int(edges[-1])])
     return _column(b"".join(pieces), sizes)
-
-
-def _zeros(length: int) -> memoryview:
-    return memoryview(_ZEROS)[:length] if length <= len(_ZEROS) else memoryview(bytes(length))
-
-
-_ZEROS: Final = bytes(1 << 20)
 
 
 def _column(data: bytes, sizes: _Numbers) -> pa.Array:
