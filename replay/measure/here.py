@@ -5,28 +5,24 @@ The steps and the report are the same as with Spark (``steps``). Neither Spark n
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import plan
 from replay.capture.files.spans import SpanReader
+from replay.capture.kafka.exchanges import Event
 from replay.capture.packets import segments
 from replay.measure import steps
 from replay.measure.collected import Collected, collect
-from replay.measure.groups import groups_in
 from replay.measure.options import MOST
-from replay.measure.rows import groups, rows
-from replay.measure.steps import Batches
-from replay.measure.table import EXCHANGES_RAW, KEYS
+from replay.measure.rows import RowFilter, groups
 from replay.measure.work import Work
 
 _HELD: Final = 64 << 20
-"""The maximum size in bytes of the segments in memory, and of the table in memory if the table has frames.
-Segments have references to their payload, or the payload itself if the file can't be read again."""
+"""The maximum size in bytes of the segments in memory. They have references to their payload, or the payload
+itself if the file can't be read again."""
 _ROWS: Final = 10_000
 """The maximum number of rows in a batch. It is the same as Spark's default."""
 
@@ -45,13 +41,17 @@ def measure_here(work: Work) -> Collected | None:
     found = references(work)
     if found is None:
         return None
-    files: list[FileCounts] = []
+    batches = [*by_connection(found, segments.REFERENCES, "order")]
     with SpanReader(work.sources) as reader:
-        batches = segments.with_payload(by_connection(found, segments.REFERENCES, "order"), reader)
-        events = steps.events(work.keep.ports, work.choice, work.secrets, batches, files)
+
+        def events(choice: RowFilter, files: list[FileCounts]) -> Iterator[Event]:
+            filled = segments.with_payload(batches, reader)
+            return steps.events(work.keep.ports, choice, work.secrets, filled, files)
+
+        choice, files = work.choice, list[FileCounts]()
         if work.topics:
-            return _of_topics(work, rows(events, work.choice, files))
-        return collect(groups(events, work.choice, files))
+            choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, events(choice, [])))
+        return collect(groups(events(choice, files), choice, files))
 
 
 def references(work: Work) -> list[pa.RecordBatch] | None:
@@ -82,19 +82,3 @@ def by_connection(batches: list[pa.RecordBatch], schema: pa.Schema, within: str)
     keys = [("connection", "ascending"), (within, "ascending")]
     table = pa.Table.from_batches(batches, schema).sort_by(keys).combine_chunks()
     yield from table.to_batches(max_chunksize=_ROWS)
-
-
-def _of_topics(work: Work, measured: Batches) -> Collected | None:
-    """Measure the fetches of some topics, from the rows of all. None if these need too much memory."""
-    found, size, most = [], 0, _HELD if work.memory is None else work.memory
-    for batch in measured:
-        size += batch.nbytes
-        if size > most:
-            return None
-        found.append(batch)
-    choice = replace(work.choice, topics=work.topics | steps.topic_ids(work.topics, found), members=0)
-    keys = [batch.filter(pc.equal(batch.column("row"), KEYS)) for batch in found]
-    files: list[FileCounts] = []
-    again = by_connection(found, EXCHANGES_RAW, "place")
-    events = steps.events_again(work.keep, choice, again, files)
-    return collect(chain(*map(groups_in, keys), groups(events, choice, files)))

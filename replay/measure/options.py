@@ -194,7 +194,7 @@ saving can't be computed.
     )
     in_process: bool = on(
         help="measure larger captures without Spark, too: on one core. This needs about 0.2 GB of memory, "
-        "plus 0.1 GB for each GB of captures (4 GB with --topic, or if they are compressed or remote)",
+        "plus 0.1 GB for each GB of captures (4 GB if they are compressed or remote)",
     )
     conf: tuple[tuple[str, str], ...] = repeated(
         metavar="KEY=VALUE",

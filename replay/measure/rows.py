@@ -50,11 +50,13 @@ class RowFilter:
     """Whether every exchange is read and added on its own. Then each has a row of its own, and this takes
     longer. The sums are the same."""
 
+    def has_client(self, outcome: Outcome) -> bool:
+        return not self.clients or outcome.exchange.client_id in self.clients
+
     def counts(self, outcome: Outcome) -> bool:
-        if self.clients and outcome.exchange.client_id not in self.clients:
-            return False
         # A fetch that could not be read (below v4, for example) lists no topic.
-        return not self.topics or not self.topics.isdisjoint(outcome.topics)
+        has_topic = not self.topics or not self.topics.isdisjoint(outcome.topics)
+        return has_topic and self.has_client(outcome)
 
 
 def rows(
@@ -178,8 +180,10 @@ class _ConnectionRows:
                 self._digest.add(outcome)
                 if self._zones.takes_fetches:
                     self._zones.add_fetch(outcome)
-                if self._keys is not None and not outcome.run:
-                    self._keys.add(outcome)
+            # Also of other topics: a fetch may bring records of topics that it does not list. The report
+            # leaves out keys of other topics.
+            if self._keys is not None and not outcome.run and self._choice.has_client(outcome):
+                self._keys.add(outcome)
 
     def _settle_other(self, engine: Engine) -> None:
         for outcome in engine.drain_other():

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from proxy.protocol.api import ApiKey
 from replay.capture.files.counts import FileCounts
-from replay.capture.kafka.exchange import READ
+from replay.capture.kafka.exchange import READ, ConnectionEnd
 from replay.capture.kafka.exchanges import Connections, Event
 from replay.capture.kafka.pairing import Keep
 from replay.capture.packets.segments import SEGMENTS, connection_key, connections_in
@@ -20,7 +20,7 @@ from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
 from replay.measure.rows import RowFilter
 from replay.measure.strip_records import restore_records
-from replay.measure.table import CODECS, connection_ends, exchanges
+from replay.measure.table import CODECS, exchanges
 
 _EVERY: Final = frozenset(ApiKey)
 
@@ -58,9 +58,9 @@ def events_again(
             yield from exchanges(run)
 
 
-def topic_ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> frozenset[bytes]:
-    """Return the ids of topics, from the Metadata responses in rows of the table."""
-    ends = filter(None, (end for batch in batches for end in connection_ends(batch)))
+def topic_ids(topics: frozenset[str], events: Iterable[Event]) -> frozenset[bytes]:
+    """Return the ids of topics, from the captured Metadata responses."""
+    ends = (event for event in events if isinstance(event, ConnectionEnd))
     return frozenset(topic_id for end in ends for topic_id, name in end.topics.items() if name in topics)
 
 

@@ -5,7 +5,7 @@ complete connection.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -44,6 +44,7 @@ _PARTS: Final = pa.schema(
 """The rows that tasks return. Each row is an event of a session. One more row for each task has all other
 results of the task."""
 _COLLECTED: Final = pa.schema([("part", _PART.type)])
+_IDS: Final = pa.schema([("id", pa.binary())])
 _SLOTS: Final = pa.schema([("broker", pa.string()), ("use", _USE.type)])
 _SHUFFLED: Final = stripped(REFERENCES)
 """The rows of segments between two tasks. Payload that can't be referred to is stripped of records, unless
@@ -114,6 +115,13 @@ class TaskRows:
     """Returns the events of connections. It adds the counts of files to the list."""
     choice: RowFilter
 
+    def of_topics(self, topics: frozenset[str]) -> "TaskRows":
+        """Return the rows in which only the fetches of some topics are counted."""
+        spread = self.spread.persist(StorageLevel.DISK_ONLY)
+        found = spread.mapInArrow(partial(_topic_ids, self.read, topics), from_arrow_schema(_IDS)).distinct()
+        ids = frozenset(found.toArrow().column("id").to_pylist())
+        return replace(self, spread=spread, choice=replace(self.choice, topics=topics | ids))
+
     def table(self) -> DataFrame:
         make = partial(_rows, self.read, self.choice)
         return self.spread.mapInArrow(make, from_arrow_schema(EXCHANGES_RAW))
@@ -158,13 +166,6 @@ def collected(parts: DataFrame, partitions: int) -> Collected:
     return found
 
 
-def topic_ids(table: DataFrame, topics: frozenset[str]) -> frozenset[bytes]:
-    """Return the ids that some topics have in the captured Metadata responses."""
-    named = table.where("row = 'connection'").select(f.explode("summary.end.topics").alias("id", "name"))
-    found = named.where(f.col("name").isin(*topics)).select("id").distinct()
-    return frozenset(found.toArrow().column("id").to_pylist())
-
-
 def _spread(spark: SparkSession, shares: list[TaskInput]) -> DataFrame:
     """Make a row of each task's input. In a closure, Spark would send all inputs to each task."""
     tasks = pa.table({"task": pa.array(range(len(shares)), pa.int32()), "share": _SHARE.write(shares)})
@@ -201,6 +202,10 @@ def _rows(read: _Read, choice: RowFilter, batches: Batches) -> Batches:
 def _collected(read: _Read, choice: RowFilter, batches: Batches) -> Batches:
     files: list[FileCounts] = []
     return _parts(groups(read(batches, files), choice, files))
+
+
+def _topic_ids(read: _Read, topics: frozenset[str], batches: Batches) -> Batches:
+    yield pa.record_batch([pa.array(steps.topic_ids(topics, read(batches, [])), pa.binary())], schema=_IDS)
 
 
 def _uses(batches: Batches) -> Batches:

@@ -28,7 +28,7 @@ from rich.progress import (
 from replay.capture.files.sources import InputError, plan
 from replay.measure.collected import Collected
 from replay.measure.spark.errors import SparkFailedError
-from replay.measure.spark.jobs import collected, from_captures, from_table, parts_of, topic_ids, uses_of_ports
+from replay.measure.spark.jobs import collected, from_captures, from_table, parts_of, uses_of_ports
 from replay.measure.spark.session import interrupted, is_local, session
 from replay.measure.spark.stored import check_new, earlier, read_stored, sole_writer, write_stored
 from replay.measure.table import KEYS
@@ -116,7 +116,6 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
         rows = from_captures(
             spark, shares, work.keep, choice, partitions, work.secrets, elsewhere=not local, uses=uses
         )
-        table = rows.table()
     else:
         if target is not None:
             raise InputError(
@@ -126,28 +125,22 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
         stored = read_stored(spark, work.table)
         if stored is None:
             raise InputError(f"{work.table}: there is no table")
-        table = stored
-        partitions = partitions_for(_stored(table), cores)
+        partitions = partitions_for(_stored(stored), cores)
+        rows = from_table(stored, work.keep, choice, partitions)
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
-    keys = None
-    if choice.members and (work.parquet or work.topics):  # these need a table, which is without records
+    if work.topics:
+        rows = rows.of_topics(work.topics)
+    if not work.parquet:
+        return collected(rows.parts(), partitions)
+    table, keys = rows.table(), None
+    if choice.members:  # files have no keys
         table = table.persist(StorageLevel.DISK_ONLY)
         keys = table.where(f.col("row") == KEYS)
         table = table.where(f.col("row") != KEYS)
-        choice = replace(choice, members=0)
-    if work.topics:
+    if target is not None:
         table = table.persist(StorageLevel.DISK_ONLY)
-        choice = replace(choice, topics=work.topics | topic_ids(table, work.topics))
-    if work.topics or work.table is not None:
-        rows = from_table(table, work.keep, choice, partitions)
-        table = rows.table()
-    if work.parquet:
-        if target is not None:
-            table = table.persist(StorageLevel.DISK_ONLY)
-            check_new(target, table, work.parquet)
-        parts = parts_of(write_stored(spark, table, work.parquet, runs), partitions)
-    else:
-        parts = rows.parts()
+        check_new(target, table, work.parquet)
+    parts = parts_of(write_stored(spark, table, work.parquet, runs), partitions)
     if keys is not None:
         parts = parts.union(parts_of(keys, partitions))
     return collected(parts, partitions)

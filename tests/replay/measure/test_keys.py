@@ -23,6 +23,7 @@ from replay.report import anonymize, html, terminal
 from replay.report.model import Report
 from tests.examples import examples, few
 from tests.features.cooperative.batch import Record, batch, crc, member_of
+from tests.frames import entry, fetch, fetch_response
 from tests.replay.capture.crafting import cut as cut_frames
 from tests.replay.capture.crafting import pcap
 from tests.replay.measure.consumers import (
@@ -298,6 +299,17 @@ def test_chosen_topics_and_clients_alone_are_told(tmp_path: Path) -> None:
     assert [(row["group"], row["records"], row["partitions"]) for row in by_topic] == [("billing", 1, 1)]
     by_client = groups(tmp_path, one, two, clients=["two"])
     assert [(row["group"], row["records"]) for row in by_client] == [("archive", 20)]
+
+
+def test_records_of_a_topic_count_also_if_the_fetch_does_not_list_it(tmp_path: Path) -> None:
+    """An incremental fetch lists no partition of the session, and its response has records of some."""
+    consumer = Consumer(client_id="one", group="billing").fetch({0: WHOLE})
+    consumer.say(fetch(11, session=(7, 1), correlation=9, client="one"), broker=False)
+    records = entry(0, 1 << 40, records=batches([b"k"]))
+    consumer.say(fetch_response(11, ("audit", [records]), correlation_id=9, session_id=7), broker=True)
+
+    (row,) = groups(tmp_path, consumer, topics=["audit"])
+    assert (row["group"], row["records"], row["partitions"]) == ("billing", 1, 1)
 
 
 def without(report: Report) -> dict[str, Any]:

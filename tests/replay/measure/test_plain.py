@@ -3,7 +3,7 @@
 import gzip
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -21,6 +21,7 @@ from proxy.__main__ import main
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import expand
 from replay.capture.files.spans import SpanReader
+from replay.capture.kafka.exchanges import Event
 from replay.capture.packets import segments
 from replay.capture.packets.tcp import EVERYTHING, Filter
 from replay.measure import command, here, steps
@@ -125,13 +126,15 @@ def shown(found: Collected | None, choice: RowFilter) -> str:
 
 def from_table(stored: pa.Table, work: Work) -> str:
     """Return the report of a table, which is measured again with the options of some work."""
-    choice = replace(work.choice, members=0)
+    choice, files = replace(work.choice, members=0), list[FileCounts]()
+
+    def events(files: list[FileCounts]) -> Iterator[Event]:
+        again = here.by_connection(stored.to_batches(), stored.schema, "place")
+        return steps.events_again(EVERYTHING, choice, again, files)
+
     if work.topics:
-        choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, stored.to_batches()))
-    files: list[FileCounts] = []
-    again = here.by_connection(stored.to_batches(), stored.schema, "place")
-    events = steps.events_again(EVERYTHING, choice, again, files)
-    return shown(collect(groups(events, choice, files)), choice)
+        choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, events([])))
+    return shown(collect(groups(events(files), choice, files)), choice)
 
 
 def plain(work: Work) -> Work:
