@@ -141,7 +141,7 @@ class Connections:
                     yield from exchanges
                     next(islice(rows, count - 1, count - 1), None)
                     continue
-                retry = at + 2 * LEAST
+                retry = at + LEAST
             if self._hold and key not in self._open:
                 yield from self._add_held(key, payload, row)
             else:

@@ -17,7 +17,7 @@ from replay.capture.files.window import Column
 from replay.capture.kafka.plausible import KEYS, MAX_FRAME
 from replay.capture.packets.segments import MAX_RUN, bytes_of
 
-LEAST: Final = 4
+LEAST: Final = 8
 """A stretch of fewer exchanges is read row by row, which takes less time."""
 _FETCH: Final = int(ApiKey.FETCH)
 _MASK: Final = 0xFFFF_FFFF

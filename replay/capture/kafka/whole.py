@@ -33,8 +33,6 @@ MOST: Final = 64
 """A connection with more exchanges is not read here, because its beginning is a small part of it."""
 _MOST_BYTES: Final = 1 << 20
 """A connection with more bytes is not read here. `connection` has no limit that is lower."""
-_IN_BULK: Final = 8
-"""From this many fetches in a row on, columns take less time."""
 _EXCLUDED: Final = (ApiKey.PRODUCE, ApiKey.SASL_HANDSHAKE)
 """The requests that may have no response, or after which there may be no frames."""
 
@@ -100,7 +98,7 @@ class WholeConnections:
         return [*events, *pairing.drain(), end]
 
     def _take(self, pairing: Pairing, at: int) -> list[Exchange]:
-        if self._found.count[at] < _IN_BULK:
+        if not self._found.count[at]:
             return []
         turns = self._found.stretch(at)
         count = 2 * turns.named(pairing.client_id)
