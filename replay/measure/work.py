@@ -15,7 +15,7 @@ class Work:
     keep: Filter
     choice: RowFilter
     topics: frozenset[str]
-    """The names of the topics to measure. In the table, they are looked up for topic ids."""
+    """The names of the topics to measure. A first reading finds their ids."""
     sources: tuple[Source, ...] = field(default=())
     table: str | None = None
     """A directory with a table, to measure instead of sources."""

@@ -39,15 +39,15 @@ class BatchRows:
     def __init__(self, batch: pa.RecordBatch, *, plain: bool = False) -> None:
         self.batch = batch
         self.found = Stretches(batch) if batch.num_rows and not plain else None
-
-    def between(self, begin: int, end: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the connection of each of these rows, its payload, and the other arguments."""
-        return zip(*(column[begin:end] for column in self._columns), strict=True)
+        self.tells_uses = BEFORE in batch.column("order").to_numpy(zero_copy_only=False)
+        """Whether there is a row of the order `BEFORE`."""
 
     @cached_property
-    def _columns(self) -> list[list[Any]]:
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The connection of each row, its payload, and the other arguments."""
         columns = (self.batch.column(name).to_numpy(zero_copy_only=False).tolist() for name in _COLUMNS)
-        return [self.batch.column("connection").to_pylist(), [*payloads(self.batch)], *columns]
+        connections = self.batch.column("connection").to_pylist()
+        return [*zip(connections, payloads(self.batch), *columns, strict=True)]
 
 
 class Connections:
@@ -126,12 +126,12 @@ class Connections:
 
     def _of_one(self, own: BatchRows, begin: int, end: int) -> Iterator[Event]:
         """Read these rows, which are of one connection."""
-        if own.batch.column("order")[begin].as_py() == BEFORE:
+        if own.tells_uses and own.batch.column("order")[begin].as_py() == BEFORE:
             key, uses = (own.batch.column(name)[begin].as_py() for name in ("connection", "sequence"))
             self._uses[key] = uses
             begin += 1
         found = own.found
-        rows = enumerate(own.between(begin, end), begin)
+        rows = enumerate(own.rows[begin:end], begin)
         retry = begin
         for at, (key, payload, *row) in rows:
             if found is not None and found.lengths[at] and at >= retry:
