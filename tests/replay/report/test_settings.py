@@ -28,7 +28,7 @@ def test_each_software_has_its_own_names(software: str, told: str) -> None:
 
 def test_the_names_are_those_of_the_page_of_clients() -> None:
     """librdkafka refuses to start with a property that it does not know."""
-    rows = re.findall(r"^\| (.+?) \| `([\w.]+)` \| `([\w.]+)` \|$", BROKERS, re.MULTILINE)
+    rows = re.findall(r"^    (\S.*?) {2,}([\w.]+) +([\w.]+)$", BROKERS, re.MULTILINE)
     on_page = {(least, wait) for _, least, wait in rows}
     named = {(least, wait.partition("=")[0]) for least, wait in settings._SETTINGS.values()}
     assert named <= on_page
