@@ -11,6 +11,7 @@ import pytest
 
 from tools import diagram, docs_site, picture
 from tools.pages.all import PAGES as PAGES_OF_CODE
+from tools.pages.markdown import anchor
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("docs", "captures", "proxy", "tests", "tools")
@@ -56,7 +57,7 @@ def words_in(markdown: str) -> int:
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", text(page), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {*map(anchor, headings)}
 
 
 def test_no_line_is_longer_than_a_reader_takes_in() -> None:
@@ -70,9 +71,9 @@ def test_no_line_is_longer_than_a_reader_takes_in() -> None:
 
 
 def leads_there(page: Path, link: str) -> bool:
-    path, _, anchor = link.partition("#")
+    path, _, heading = link.partition("#")
     target = page.parent / path if path else page
-    return target.exists() and (not anchor or anchor in anchors(target))
+    return target.exists() and (not heading or heading in anchors(target))
 
 
 def test_each_link_to_a_file_or_a_heading_leads_there() -> None:

@@ -67,6 +67,7 @@ def main() -> None:
         console = Console(width=WIDTH)
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     tables: list[FigureTable] = []
+    measured = _measured() if options.markdown else ""  # the work tree may move on meanwhile
     with BenchStage(seconds=seconds, quick=options.quick, long=options.long, console=console) as stage:
         for name in options.only or PARTS:
             began = time.monotonic()
@@ -79,7 +80,7 @@ def main() -> None:
     console.print(f"{judged - len(missed)} of {judged} targets met, on {machine()}.", highlight=False)
     if options.markdown:
         before = options.markdown.read_text() if options.markdown.exists() else ""
-        body = page(markdown(tables, _measured()), before, options.only)
+        body = page(markdown(tables, measured), before, options.only)
         options.markdown.write_text(f"{_head(seconds)}\n{body}\n")
 
 
