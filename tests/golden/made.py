@@ -16,6 +16,7 @@ from proxy.command.config import Config, load
 from proxy.core.events import FetchKind, NotFollowed, Refusal, SideTally, Tally
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
 from proxy.features.declared import FEATURES, NAMES
+from proxy.session.state import Loss
 from proxy.telemetry.brokers import HungBrokers, Reachability
 from proxy.telemetry.history import History, RecentEvents
 from proxy.telemetry.logs import silent
@@ -114,6 +115,8 @@ def account(*features: str) -> Account:
             session_errors=Counter({70: next(number), 71: next(number)}),
             refusals=next(number),
             probe_bytes=next(number),
+            sessions_lost=Counter({Loss.NO_ID: 3, Loss.LEFT_OUT: 4}),  # `next` would change other figures
+            session_checks=5,
             passthrough=Counter({"one partition": next(number), "resting": next(number)}),
             refused=Counter({refusal: next(number) for refusal in Refusal}),
             leaders_followed=Counter(fetch=next(number), offsets=next(number)),
