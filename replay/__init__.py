@@ -9,9 +9,9 @@ and no file, and read no clock.
   Behind the core, a simulated broker answers with the contents of the captured responses.
 - **report** (sans-IO, except the templates of the page): the report object, and its forms: text for a
   terminal, HTML, CSV. One description of each table serves all three forms.
-- **measure**: ``fetchgate replay measure``. It writes one row for each exchange, adds the rows up, and makes
-  the report object from the sums. Its modules are sans-IO, except ``command``, ``here``, ``memory`` and
-  ``measure/spark``. Only ``measure/spark`` and ``source`` import pyspark.
+- **measure**: ``fetchgate replay measure``. It adds up exchanges in groups (with ``--parquet``, it writes one
+  row for each), and makes the report object from the sums. Its modules are sans-IO, except ``command``,
+  ``here``, ``memory`` and ``measure/spark``. Only ``measure/spark`` and ``source`` import pyspark.
 - **source**: the data source ``kafka-pcap`` of Spark: exchanges as a table for questions in SQL.
 - **inspect**: ``fetchgate replay inspect``. It counts what is in captures, without Spark.
 - **drive**: ``fetchgate replay drive``. It sends captured requests to a running gateway or broker.

@@ -1,7 +1,8 @@
 """What a feature is. A folder of `proxy.features` exports one `Feature`, by the name ``FEATURE``.
 
 The module with `Feature` is imported with the options, for each command, so it imports nothing heavy.
-A feature imports `proxy.core` and what is below. All that it needs of a process comes as `Process`.
+A feature imports `proxy.core`, `proxy.prometheus` and what is below. All that it needs of a process comes as
+`Process`.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
