@@ -15,11 +15,11 @@ from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import READ, ConnectionEnd
 from replay.capture.kafka.exchanges import Connections, Event
 from replay.capture.kafka.pairing import Keep
-from replay.capture.packets.segments import SEGMENTS, connection_key, connections_in
+from replay.capture.packets.segments import SEGMENTS, connection_key, connections_in, parts
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
 from replay.measure.rows import RowFilter
-from replay.measure.strip_records import restore_records
+from replay.measure.strip_records import restore_records, restored_edges
 from replay.measure.table import CODECS, exchanges
 
 _EVERY: Final = frozenset(ApiKey)
@@ -67,14 +67,11 @@ def topic_ids(topics: frozenset[str], events: Iterable[Event]) -> frozenset[byte
 def restored(batches: Batches, schema: pa.Schema = SEGMENTS) -> Batches:
     """Yield stripped batches in their earlier `schema`. Zeros replace the contents that were cut.
 
-    The zeros may need much more memory than the other bytes. So a batch with zeros has the rows of only one
-    connection.
+    The zeros may need much more memory than the other bytes. So batches are split, as in `segments.split`.
     """
     for batch in batches:
-        if pc.sum(pc.binary_length(batch.column("cuts"))).as_py():
-            yield from (restore_records(run, schema) for _, run in _runs(iter([batch])))
-        elif batch.num_rows:
-            yield restore_records(batch, schema)
+        for begin, end in parts(restored_edges(batch)):
+            yield restore_records(batch.slice(begin, end - begin), schema)
 
 
 def _runs(batches: Batches) -> Iterator[tuple[Any, pa.RecordBatch]]:

@@ -40,6 +40,8 @@ _WORTH: Final = 4096
 """The smallest response that is examined, in bytes."""
 _LEAST: Final = 512
 """The shortest `records` field that is cut, in bytes. Shorter fields stay complete."""
+_CUT: Final = 8
+"""The size in bytes of one cut in the column `cuts`."""
 
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -67,6 +69,15 @@ def restore_records(batch: pa.RecordBatch, schema: pa.Schema = SEGMENTS) -> pa.R
         zeroed = _with_zeros(batch.column("payload"), batch.column("cuts").to_pylist())
         columns[schema.get_field_index("payload")] = zeroed
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def restored_edges(batch: pa.RecordBatch) -> _Numbers:
+    """Return the bytes of payload before each row of a stripped batch, and in all, if zeros are put back."""
+    data, places = bytes_of(batch.column("cuts"))
+    lengths = np.frombuffer(data[: int(places[-1])], np.int32)[1::2]
+    zeros = np.append(0, np.cumsum(lengths, dtype=np.int64))
+    edges: _Numbers = bytes_of(batch.column("payload"))[1] + zeros[places // _CUT]
+    return edges
 
 
 def _spans(batch: pa.RecordBatch) -> Iterator[Span]:

@@ -138,7 +138,7 @@ def with_payload(batches: Iterable[pa.RecordBatch], reader: SpanReader) -> Itera
             continue
         spans, places = _spans_of(batch)
         before = np.append(0, np.cumsum(spans.size))
-        for begin, end in _parts(bytes_of(batch.column("payload"))[1] + spans.bytes_read()[places]):
+        for begin, end in parts(bytes_of(batch.column("payload"))[1] + spans.bytes_read()[places]):
             own = places[begin : end + 1]
             data = reader.read(spans[own[0] : own[-1]])
             edges = (before[own] - before[own[0]]).astype(np.int32)
@@ -165,11 +165,11 @@ def counts_in(batch: pa.RecordBatch) -> FileCounts | None:
 
 def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Split a batch into batches of at most MAX_BATCH bytes of payload."""
-    for begin, end in _parts(bytes_of(batch.column("payload"))[1]):
+    for begin, end in parts(bytes_of(batch.column("payload"))[1]):
         yield batch.slice(begin, end - begin)
 
 
-def _parts(edges: Column) -> Iterator[tuple[int, int]]:
+def parts(edges: Column) -> Iterator[tuple[int, int]]:
     """Divide rows into parts of at most MAX_BATCH bytes, or one row. `edges`: the bytes before each row."""
     begin = 0
     while begin < len(edges) - 1:

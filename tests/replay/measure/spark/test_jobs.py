@@ -3,6 +3,7 @@
 import gzip
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
@@ -14,7 +15,7 @@ from replay.capture.packets.tcp import EVERYTHING, Filter
 from replay.measure.rows import RowFilter
 from replay.measure.spark.jobs import from_captures
 from replay.measure.steps import restored
-from replay.measure.strip_records import strip_records
+from replay.measure.strip_records import restore_records, strip_records
 from replay.report.model import Report
 from tests.replay.capture.crafting import RAW, pcap
 from tests.replay.capture.encrypting import begun, encrypted, ends, frames
@@ -54,18 +55,22 @@ def test_it_equals_the_truth(spark: SparkSession, name: str) -> None:
     assert found["packets"] == truth(name)["capture"]["packets"]
 
 
-def test_records_are_put_back_for_one_connection_at_a_time(tmp_path: Path) -> None:
+def test_records_are_put_back_for_a_few_rows_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without records, a batch of many rows may be small. All its rows may be of one connection."""
     make(tmp_path / "made.pcap", 600_000, Shape(connections=3))
     [share] = plan(expand([str(tmp_path / "made.pcap")]), 1 << 30)
-    found = list(segments.read(share))
+    found = list(map(strip_records, segments.read(share)))
 
-    put_back = list(restored(map(strip_records, found)))
+    monkeypatch.setattr(segments, "MAX_BATCH", 50_000)
+    put_back = list(restored(iter(found)))
 
-    assert sum(batch.num_rows for batch in put_back) == sum(batch.num_rows for batch in found)
-    assert all(len(batch.column("connection").unique()) == 1 for batch in put_back)
-    assert sum(len(payload) for batch in put_back for payload in payloads(batch)) == sum(
-        len(payload) for batch in found for payload in payloads(batch)
-    )
+    at_once = [restore_records(batch) for batch in found]
+    assert pa.Table.from_batches(put_back).equals(pa.Table.from_batches(at_once))
+    sizes = [sum(map(len, payloads(batch))) for batch in put_back]
+    assert max(sizes) <= 50_000
+    assert len(sizes) < 30 < sum(batch.num_rows for batch in found)
 
 
 @pytest.mark.nightly
