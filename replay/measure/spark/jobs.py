@@ -100,9 +100,10 @@ def uses_of_ports(table: DataFrame) -> DataFrame:
 
 def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: int) -> "TaskRows":
     """Make new rows with another filter, from a table that has the raw columns."""
-    spread = table.select(*EXCHANGES_RAW.names).repartition(partitions, "connection")
-    spread = spread.sortWithinPartitions("connection", "place")
-    return TaskRows(spread, partial(steps.events_again, keep, choice), choice)
+    table = table.select(*EXCHANGES_RAW.names)
+    spread = table.repartition(partitions, "connection").sortWithinPartitions("connection", "place")
+    ends = table.where("row = 'connection'")
+    return TaskRows(spread, partial(steps.events_again, keep, choice), choice, ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +115,15 @@ class TaskRows:
     read: _Read
     """Returns the events of connections. It adds the counts of files to the list."""
     choice: RowFilter
+    ends: DataFrame | None = None
+    """The input rows that have the ends of connections. None if all are needed to make the ends."""
 
     def of_topics(self, topics: frozenset[str]) -> "TaskRows":
         """Return the rows in which only the fetches of some topics are counted."""
-        spread = self.spread.persist(StorageLevel.DISK_ONLY)
-        found = spread.mapInArrow(partial(_topic_ids, self.read, topics), from_arrow_schema(_IDS)).distinct()
+        spread, ends = self.spread, self.ends
+        if ends is None:
+            ends = spread = spread.persist(StorageLevel.DISK_ONLY)
+        found = ends.mapInArrow(partial(_topic_ids, self.read, topics), from_arrow_schema(_IDS)).distinct()
         ids = frozenset(found.toArrow().column("id").to_pylist())
         return replace(self, spread=spread, choice=replace(self.choice, topics=topics | ids))
 

@@ -1,6 +1,8 @@
 """Spark gives the known true figures of real captures, for any master and any split."""
 
 import gzip
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,13 +10,16 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import expand, plan
-from replay.capture.kafka.exchanges import payloads
+from replay.capture.kafka.exchange import ConnectionEnd
+from replay.capture.kafka.exchanges import Event, payloads
 from replay.capture.packets import segments
 from replay.capture.packets.tcp import EVERYTHING, Filter
 from replay.measure.rows import RowFilter
-from replay.measure.spark.jobs import from_captures
-from replay.measure.steps import restored
+from replay.measure.spark.jobs import from_captures, from_table
+from replay.measure.spark.stored import read_stored
+from replay.measure.steps import Batches, events_again, restored
 from replay.measure.strip_records import restore_records, strip_records
 from replay.report.model import Report
 from tests.replay.capture.crafting import RAW, pcap
@@ -144,6 +149,27 @@ def test_filters_mean_the_same_from_captures_and_from_the_table(
         assert_adds_up(direct)
         assert direct["fetch"] == again["fetch"]
         assert direct["by_topic"] == again["by_topic"]
+
+
+@pytest.mark.nightly
+def test_ids_of_topics_are_found_without_the_exchanges_of_a_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    measured(spark, work(capture("many-clients-any"), parquet=path))
+    table = read_stored(spark, path)
+    assert table is not None
+
+    def only_ends(batches: Batches, files: list[FileCounts]) -> Iterator[Event]:
+        for event in events_again(EVERYTHING, RowFilter(), batches, files):
+            assert isinstance(event, ConnectionEnd)
+            yield event
+
+    rows = replace(from_table(table, EVERYTHING, RowFilter(), 2), read=only_ends)
+    topics = rows.of_topics(frozenset({"orders"})).choice.topics
+
+    assert len(topics) == 2
+    assert topics > {"orders"}
 
 
 @pytest.mark.nightly
