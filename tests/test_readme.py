@@ -96,6 +96,7 @@ FAST: Final = "Latency: 2,000 records/s of 200 bytes, produce to consume"
 IDLE: Final = "Idle: 1,000 partitions, one with 100 records/s"
 P99: Final = "p99 in the floor's"
 MEMORY: Final = "Resident memory"
+MANY: Final = "500 connections of one partition"
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,7 @@ MEMORY: Final = "Resident memory"
         ("(haproxy: {} times)", BULK, "CPU in the floor's", "haproxy"),
         ("| {} % of a core", IDLE, "proxy", "gateway"),
         ("core: {} times the bare proxy", IDLE, "proxy in the floor's", "gateway"),
+        ("11,000 fetches a second (computed, {} µs each)", MANY, "CPU of a fetch", "gateway"),
         ("| {} MB with one client", MEMORY, "one client, after drains", "gateway"),
         ("{} KB for each idle connection", MEMORY, "an idle connection", "gateway"),
         ("{} bytes for each partition in a session", MEMORY, "a partition in a session", "gateway"),

@@ -36,7 +36,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
 {{/*
-The MiB that are requested: the worst case of docs/users/run.md, rounded up to 32. That is the process,
+The MiB that are requested: the sum of docs/users/run.md (Memory), rounded up to 32. That is the process,
 what it keeps of clients' sessions and of leaders, one response of --max-fetch-bytes (50 MiB without), five quarters
 of --max-inflight-bytes, and 32 KiB for each of --max-connections.
 */}}
