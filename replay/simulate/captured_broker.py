@@ -189,19 +189,22 @@ class CapturedBroker:
         pieces[0] = sum(map(len, pieces)).to_bytes(4)
         return pieces, elements
 
-    def sent(self, response: bytes, news: Sequence[NewEntry]) -> None:
-        """Note which entries of a full response the session has sent, all of them without an error."""
-        if not news:
-            return
-        for row, start, _, _ in news:
-            self._high[row], self._start[row] = _high_and_start(response, start)
-        moved = [entry.row for entry in news if entry.records or self.moves_all]
-        for row in self.in_order(moved):
+    def sent(self, rows: Sequence[int], filled: Sequence[int]) -> None:
+        """Note the order after a response with entries of `rows`, those of `filled` with records.
+
+        `note_offsets` notes the rest before anything else happens.
+        """
+        for row in self.in_order(rows if self.moves_all else filled):
             self._to_the_end(row)
+
+    def note_offsets(self, rows: Rows, entries: Entries) -> None:
+        """Store the offsets of entries that the session has sent without an error."""
+        fields = entries.view(_bounds(self._session_table().layout.response_entry))
+        self._high[rows], self._start[rows] = fields["high"], fields["start"]
 
     def in_order(self, rows: Sequence[int]) -> list[int]:
         """Return these rows in the session's order."""
-        return sorted(rows, key=self._rank.__getitem__)
+        return sorted(rows, key=self._rank.item)
 
     def _arranged(self, order: Rows) -> None:
         for column in (self._high, self._start, self._rank, self._named):

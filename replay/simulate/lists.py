@@ -5,10 +5,9 @@ lists of several topics, `SeveralTopics` finds what `FetchSessionHandler.compare
 time, as most lists are the table's rows in their order, in a few pieces.
 """
 
-from bisect import bisect
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from bisect import bisect, bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ from replay.simulate.captured_broker import NewEntry
 _MAX_ELEMENTS: Final = 128
 """Lists of more topic elements are left to the core, and those of more than two pieces an element: there the
 core takes less time."""
+_MOST_FORMS: Final = 1_000
 _NO_ROWS: Final = np.zeros(0, np.intp)
 _SAME: Final = Delta(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, [], [], turned=False)
 """Stands for all deltas without added and forgotten partitions, where only their sizes matter."""
@@ -47,6 +47,8 @@ class Listed(NamedTuple):
     topics: Sequence[ListedTopic]
     altered: list[tuple[int, bytes]]
     """The changed entries of the fetch, each with its row."""
+    counts: Mapping[bytes, int]
+    """How many of them each topic has. Topics without any are missing."""
     sent: int
     """The size of the incremental fetch."""
 
@@ -54,6 +56,16 @@ class Listed(NamedTuple):
     def rows(self) -> Rows:
         """The row of each partition."""
         return np.concatenate([np.arange(*piece) for topic in self.topics for piece in topic.pieces])
+
+
+class ListForm(NamedTuple):
+    """What lists have in common that differ only in what their entries contain."""
+
+    topics: Sequence[ListedTopic]
+    places: Sequence[int]
+    """Where the entries of each topic element begin in the fetch."""
+    between: Sequence[bytes]
+    """The bytes before the entries of each topic element, and those after the last ones."""
 
 
 class OneTopic:
@@ -74,7 +86,8 @@ class OneTopic:
         if altered is None:
             return None
         topics = (ListedTopic(self._key, count, ((first, count), (0, first))),)
-        return Listed(topics, altered, len(rotation.delta(frame, altered, self._fetches.session.pair)))
+        sent = len(rotation.delta(frame, altered, self._fetches.session.pair))
+        return Listed(topics, altered, {self._key: len(altered)} if altered else {}, sent)
 
     def fetch(self, frame: bytes) -> FetchRequest:
         """Return the parsed form of a fetch that `read` has read."""
@@ -104,26 +117,28 @@ class SeveralTopics:
         self._bare = len(bare) - len(layout.count(0))
         self._bounds: list[int] = [*(np.flatnonzero(np.diff(table.topic)) + 1).tolist(), len(table.topic)]
         """The rows at which another topic begins."""
+        self._begin = last.body + layout.request_head
+        """Where the topics of a fetch begin."""
+        self._forms: dict[bytes, ListForm] = {}
+        """The forms of earlier lists, by their first bytes, up to the number of the first partition."""
+        self._lengths: set[int] = set()
+        """The lengths of the keys of `_forms`."""
+        self._suspects: list[int] = []
+        """The rows that had news. Those with records have another offset in the next fetch."""
 
     def read(self, frame: bytes) -> Listed | None:
         """Return the list of the next fetch. None if the core has to decide. This changes nothing."""
-        fetch = self._parsed(frame)
-        if fetch is None:
+        if not self._surrounds(frame):
             return None
-        blocks = _blocks(fetch)
-        found, altered = list[ListedTopic](), list[tuple[int, bytes]]()
-        left = 2 * len(blocks) if len(blocks) <= _MAX_ELEMENTS else 0
-        for key, at, count in blocks:
-            pieces = self._pieces(key, frame, at, count, left, altered)
-            left -= len(pieces)
-            found.append(ListedTopic(key, count, pieces))
-        if not _each_once([piece for topic in found for piece in topic.pieces], self.table.size):
+        altered, counts = list[tuple[int, bytes]](), dict[bytes, int]()
+        topics = self._again(frame, altered, counts) or self._compared(frame, altered, counts)
+        if topics is None:
             return None
-        counts, layout = counted(self.table, [row for row, _ in altered]), fetch.layout
-        topics = sum(listing_size(layout, *each) for each in counts.items())
-        sent = self._bare + len(layout.count(len(counts))) + topics
+        layout = self._last.layout
+        listed = sum([listing_size(layout, *each) for each in counts.items()])
+        sent = self._bare + len(layout.count(len(counts))) + listed
         saves = self._savings.gain(len(frame) - sent, self.table.size, 0, layout, layout) >= 0
-        return Listed(found, altered, sent) if saves else None
+        return Listed(topics, altered, counts, sent) if saves else None
 
     def fetch(self, frame: bytes) -> FetchRequest:
         """Return the parsed form of a fetch that `read` has read."""
@@ -135,16 +150,82 @@ class SeveralTopics:
         savings.weigh(self._last.with_frame(frame), self.listing, _SAME, sent)
         rests = savings.answered(len(frame) - sent + spared, len(news))
         savings.tore(self.table.size, len(news), spared, layout, layout)
+        self._suspects = sorted([entry.row for entry in news])
         return rests
 
-    def _parsed(self, frame: bytes) -> FetchRequest | None:
-        """Return a fetch that differs from the last one only in its topics. None for others."""
-        if not (
+    def _surrounds(self, frame: bytes) -> bool:
+        """Return whether a fetch differs from the last one only in its topics."""
+        return (
             frame.startswith(self._kind, API_KEY_AND_VERSION.start)
             and frame.startswith(self._before, REQUEST_START_BYTES)
             and frame.endswith(self._after)
-        ):
+        )
+
+    def _again(
+        self, frame: bytes, altered: list[tuple[int, bytes]], counts: dict[bytes, int]
+    ) -> Sequence[ListedTopic] | None:
+        """Compare a list that has the form of an earlier one. It needs no parsing.
+
+        Return its topics, and add its changed entries. None if it has another form; then nothing is added.
+        """
+        starts = [frame[self._begin : self._begin + length] for length in self._lengths]
+        form = next((self._forms[start] for start in starts if start in self._forms), None)
+        end, item = self._begin, self.table.layout.request_entry
+        if form is None:
             return None
+        for topic, at, between in zip(form.topics, form.places, form.between, strict=False):
+            if frame[end:at] != between:
+                break
+            known, end = len(altered), at
+            for begin, stop in topic.pieces:
+                reached = self._compare(frame, end, begin, stop, altered)
+                end += (reached - begin) * item
+                if reached < stop:
+                    break
+            if len(altered) > known:
+                counts[topic.key] = counts.get(topic.key, 0) + len(altered) - known
+        else:
+            if frame[end : len(frame) - len(self._after)] == form.between[-1]:
+                return form.topics
+        altered.clear()
+        counts.clear()
+        return None
+
+    def _compared(
+        self, frame: bytes, altered: list[tuple[int, bytes]], counts: dict[bytes, int]
+    ) -> Sequence[ListedTopic] | None:
+        """Parse and compare a list. Return its topics, and add its changed entries. None if it is another."""
+        fetch = self._parsed(frame)
+        if fetch is None:
+            return None
+        blocks = _blocks(fetch)
+        topics = list[ListedTopic]()
+        left = 2 * len(blocks) if len(blocks) <= _MAX_ELEMENTS else 0
+        for key, at, count in blocks:
+            known = len(altered)
+            pieces = self._pieces(key, frame, at, count, left, altered)
+            left -= len(pieces)
+            topics.append(ListedTopic(key, count, pieces))
+            if len(altered) > known:
+                counts[key] = counts.get(key, 0) + len(altered) - known
+        if not _each_once([piece for topic in topics for piece in topic.pieces], self.table.size):
+            return None
+        self._learn(frame, blocks, topics)
+        return topics
+
+    def _learn(self, frame: bytes, blocks: list[tuple[bytes, int, int]], topics: list[ListedTopic]) -> None:
+        item, places = self.table.layout.request_entry, [at for _, at, _ in blocks]
+        ends = [self._begin, *(at + count * item for _, at, count in blocks)]
+        begins = [*places, len(frame) - len(self._after)]
+        between = [frame[end:at] for end, at in zip(ends, begins, strict=True)]
+        if len(self._forms) >= _MOST_FORMS:
+            self._forms.clear()
+        start = frame[self._begin : places[0] + PARTITION_BYTES]
+        self._lengths.add(len(start))
+        self._forms[start] = ListForm(topics, places, between)
+
+    def _parsed(self, frame: bytes) -> FetchRequest | None:
+        """Return a fetch of as many partitions. None if it has others or is not understood."""
         try:
             fetch = self.fetch(frame)
         except ProtocolError:
@@ -168,17 +249,27 @@ class SeveralTopics:
             if row < 0:
                 break
             stop = min(row + (end - at) // item, self._bounds[bisect(self._bounds, row)])
-            while row < stop:
-                same = alike(table.request_bytes, item, frame, at, row, stop)
-                at, row = at + same * item, row + same
-                if row == stop or not self._changed(frame, at, row):
-                    break
-                altered.append((row, frame[at : at + item]))
-                at, row = at + item, row + 1
+            row = self._compare(frame, at, row, stop, altered)
             if row == begin:
                 break
+            at += (row - begin) * item
             pieces.append((begin, row))
         return pieces
+
+    def _compare(self, frame: bytes, at: int, row: int, stop: int, altered: list[tuple[int, bytes]]) -> int:
+        """Compare entries from `at` on with the table's, from `row` to before `stop`. Add the changed ones.
+
+        Return the first row of which another field than the offset and the epochs has changed, or `stop`.
+        """
+        known, item = self.table.request_bytes, self.table.layout.request_entry
+        while row < stop:
+            same = alike(known, item, frame, at, row, stop, self._suspects)
+            at, row = at + same * item, row + same
+            if row == stop or not self._changed(frame, at, row):
+                break
+            altered.append((row, frame[at : at + item]))
+            at, row = at + item, row + 1
+        return row
 
     def _changed(self, frame: bytes, at: int, row: int) -> bool:
         """Return whether an entry differs from that of a row only in its offset and epochs."""
@@ -188,13 +279,24 @@ class SeveralTopics:
         return frame.startswith(known[:PARTITION_BYTES], at) and frame.startswith(known[rest:], at + rest)
 
 
-def alike(known: memoryview, item: int, frame: bytes, at: int, row: int, stop: int) -> int:
+def alike(
+    known: memoryview, item: int, frame: bytes, at: int, row: int, stop: int, suspects: Sequence[int]
+) -> int:
     """Return how many entries from `at` on are those of the table, from `row` to before `stop`.
 
-    `known` are the table's entries, of `item` bytes each.
+    `known` are the table's entries, of `item` bytes each. It takes less time if the rows of different ones
+    are among `suspects`, which are sorted.
     """
+    first = row
+    for suspect in islice(suspects, bisect_left(suspects, row), None):
+        if suspect >= stop or not frame.startswith(known[row * item : suspect * item], at):
+            break
+        at, row = at + (suspect - row) * item, suspect
+        if not frame.startswith(known[row * item : (row + 1) * item], at):
+            return row - first
+        at, row = at + item, row + 1
     if frame.startswith(known[row * item : stop * item], at):
-        return stop - row
+        return stop - first
     same, different = 0, stop - row
     # So many are alike, and among so many is a different one.
     while different - same > 1:
@@ -203,12 +305,7 @@ def alike(known: memoryview, item: int, frame: bytes, at: int, row: int, stop: i
             same = middle
         else:
             different = middle
-    return same
-
-
-def counted(table: PartitionTable, rows: Iterable[int]) -> Counter[bytes]:
-    """Return how many of these rows each topic has."""
-    return Counter([table.key(int(table.topic[row])) for row in rows])
+    return row - first + same
 
 
 def listing_size(layout: FetchLayout, key: bytes, count: int) -> int:

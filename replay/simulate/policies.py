@@ -308,7 +308,7 @@ class AlwaysPolicy:
             return None
         rows = np.zeros(len(table.topic), np.intp)
         rows[table.locate(listing)] = located
-        return OtherSession(own, self._broker, rows)
+        return OtherSession(own, self._broker, rows.tolist())
 
     def _through_session(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
         outcome, handler, listing = fetch.outcome, self._handler, fetch.listing

@@ -16,17 +16,19 @@ from functools import cache
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
+import numpy as np
+
 from proxy.core.events import FetchKind
 from proxy.core.fetches import Fetches
 from proxy.core.sent_fetch import STREAM_FROM
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES
-from proxy.protocol.fetch_layout import ERROR_CODE, HIGH_WATERMARK, LAST_STABLE_OFFSET, LOG_START_OFFSET, Rows
+from proxy.protocol.fetch_layout import ERROR_CODE, HIGH_WATERMARK, LAST_STABLE_OFFSET, LOG_START_OFFSET
 from proxy.protocol.fetch_response import response_head
 from proxy.protocol.primitives import ProtocolError, read_uvarint
 from proxy.session.partitions import PartitionTable
 from replay.capture.kafka.exchange import Exchange
 from replay.simulate.captured_broker import SESSION_ID, CapturedBroker, NewEntry
-from replay.simulate.lists import Listed, ListedTopic, OneTopic, SeveralTopics, alike, counted, listing_size
+from replay.simulate.lists import Listed, ListedTopic, OneTopic, SeveralTopics, alike, listing_size
 from replay.simulate.outcome import FetchBytes, Outcome, TopicShare, topic_name
 
 TakesNews: TypeAlias = Callable[[PartitionTable], bool]
@@ -42,6 +44,8 @@ class RunStep(NamedTuple):
     news: list[NewEntry]
     elements: list[tuple[bytes, list[NewEntry]]]
     """`news` in the topic elements of the incremental response."""
+    sizes: list[int]
+    """The size of each topic element."""
     got: int
     """The size of the incremental response."""
     records: int
@@ -53,13 +57,8 @@ class OtherSession(NamedTuple):
 
     table: PartitionTable
     broker: CapturedBroker
-    rows: Rows
+    rows: Sequence[int]
     """For each row of the table of the policy that was asked, the row in this table."""
-
-    def follow(self, altered: Sequence[tuple[int, bytes]], response: bytes, news: Sequence[NewEntry]) -> None:
-        """Bring the session to the state after a fetch."""
-        _alter(self.table, [(int(self.rows[row]), entry) for row, entry in altered])
-        self.broker.sent(response, [entry._replace(row=int(self.rows[entry.row])) for entry in news])
 
 
 class SteadySession:
@@ -79,6 +78,8 @@ class SteadySession:
         self._no_records = layout.empty_ends[1 if table.isolation_level else 0]
         self._with_records = self._no_records[: layout.response_records - layout.aborted]
         self._head_sent = LENGTH_BYTES + len(response_head(layout, bytes(4), 0, SESSION_ID))
+        self._suspects: list[int] = []
+        """The rows that had news in the last response: they often have news again."""
 
     def step(self, request: bytes, response: bytes) -> RunStep | None:
         """Return what becomes of the next fetch. None if the core has to decide. This changes nothing."""
@@ -88,7 +89,8 @@ class SteadySession:
         if listed is None or news is None or elements is None:
             return None
         records = sum([entry.records for entry in news])
-        return RunStep(listed, news, elements, self.received(elements), records)
+        sizes = [self.element(*each) for each in elements]
+        return RunStep(listed, news, elements, sizes, self.received(sizes), records)
 
     def costs(self, fetch: Exchange) -> Sequence[int]:
         """Return what the next fetch costs in a run, as `costs_of` does. () if it may be part of none."""
@@ -97,14 +99,13 @@ class SteadySession:
         step = self.step(fetch.request, b"".join(fetch.response))
         return () if step is None else (step.listed.sent, step.got, len(step.listed.altered), len(step.news))
 
-    def received(self, elements: Sequence[tuple[bytes, list[NewEntry]]]) -> int:
-        """Return the size of an incremental response."""
-        count = len(self._count(len(elements)))
-        return self._head_sent + count + sum([self.element(*each) for each in elements]) + self.tail
+    def received(self, sizes: Sequence[int]) -> int:
+        """Return the size of an incremental response with topic elements of these sizes."""
+        return self._head_sent + len(self._count(len(sizes))) + sum(sizes) + self.tail
 
     def element(self, key: bytes, news: list[NewEntry]) -> int:
         """Return the size of a topic element in an incremental response."""
-        entries = sum(entry.end - entry.start for entry in news)
+        entries = sum([entry.end - entry.start for entry in news])
         return self.layout.prefix_size(key, len(news)) + entries + self.tail
 
     def full_element(self, key: bytes, count: int) -> int:
@@ -122,7 +123,9 @@ class SteadySession:
         if other is None:
             return [(self.table.key(int(self.table.topic[rows[0]])), news)]
         elements = _in_order(self.table, self.broker, rows)
-        if _shape(_in_order(other.table, other.broker, other.rows[rows].tolist())) != _shape(elements):
+        if _shape(_in_order(other.table, other.broker, [other.rows[row] for row in rows])) != _shape(
+            elements
+        ):
             return None
         found = dict(zip(rows, news, strict=True))
         return [(key, [found[row] for row in part]) for key, part in elements]
@@ -137,6 +140,7 @@ class SteadySession:
             return None
         found: list[NewEntry] = []
         at, item = RESPONSE_START_BYTES + len(head), self.layout.response_entry
+        known = self.table.cached_bytes
         for topic in topics:
             prefix = self._prefix(topic.key, topic.partitions)
             if not frame.startswith(prefix, at):
@@ -145,7 +149,7 @@ class SteadySession:
             for begin, stop in topic.pieces:
                 row = begin
                 while row < stop:
-                    same = alike(self.table.cached_bytes, item, frame, at, row, stop)
+                    same = alike(known, item, frame, at, row, stop, self._suspects)
                     at, row = at + same * item, row + same
                     if row < stop:
                         entry = self._entry(frame, at, row)
@@ -156,12 +160,13 @@ class SteadySession:
             if not frame.startswith(self._tail, at):
                 return None
             at += self.tail
+        self._suspects = sorted([entry.row for entry in found])
         return found if frame[at:] == self._tail else None
 
     def _entry(self, frame: bytes, at: int, row: int) -> NewEntry | None:
         """Read an entry that differs from the table's. None if a broker's session would not send it so."""
-        layout, cached = self.layout, self.table.cached_bytes
-        known = bytes(cached[row * layout.response_entry : row * layout.response_entry + layout.aborted])
+        layout, place = self.layout, row * self.layout.response_entry
+        known = self.table.cached_bytes[place : place + layout.aborted]
         if not frame.startswith(known[: ERROR_CODE.stop], at):
             return None
         end = at + layout.response_entry
@@ -213,6 +218,8 @@ class SessionRun:
         self._listed = Counter[tuple[bytes, int]]()
         """How many topic elements of fetches had this key and this number of partitions."""
         self._shares = defaultdict[bytes, TopicShare](TopicShare)
+        self._altered, self._answered = set[int](), set[int]()
+        """The rows whose entries differed in requests, and in responses."""
 
     def __repr__(self) -> str:
         return f"<SessionRun fetches={len(self._fetches)}>"
@@ -243,15 +250,14 @@ class SessionRun:
         steady, listed = self._steady, step.listed
         for topic in listed.topics:
             self._listed[topic.key, topic.partitions] += 1
-        if listed.altered:
-            for key, count in counted(steady.table, [row for row, _ in listed.altered]).items():
-                share = self._shares[key]
-                share.session_partitions_requested += count
-                share.session_request_bytes += listing_size(steady.layout, key, count)
-        for key, news in step.elements:
+        for key, count in listed.counts.items():
+            share = self._shares[key]
+            share.session_partitions_requested += count
+            share.session_request_bytes += listing_size(steady.layout, key, count)
+        for (key, news), size in zip(step.elements, step.sizes, strict=True):
             share = self._shares[key]
             share.session_partitions_answered += len(news)
-            share.session_response_bytes += steady.element(key, news)
+            share.session_response_bytes += size
             for entry in news:
                 if entry.records:
                     share.record_bytes += entry.records
@@ -287,16 +293,20 @@ class SessionRun:
             fetches.unused = 0
         large = fetches.eligibility.large = step.got >= STREAM_FROM
         self.over = rests or large
-        steady.broker.sent(response, news)
+        rows, filled = [entry.row for entry in news], [entry.row for entry in news if entry.records]
+        steady.broker.sent(rows, filled)
         if steady.other is not None:
-            steady.other.follow(altered, response, news)
+            own = steady.other.rows
+            steady.other.broker.sent([own[row] for row in rows], [own[row] for row in filled])
+        self._altered.update([row for row, _ in altered])
+        self._answered.update(rows)
         return True
 
     def _leaves_out(self, step: RunStep, response: bytes) -> bool:
         """Return whether the response has no records of a partition of which the client may read some."""
         table, layout = self._steady.table, self._steady.layout
-        rows, _ = table.unread()
-        if set(rows.tolist()).difference([entry.row for entry in step.news]):
+        unread = table.behind if table.isolation_level else table.unread()[0].tolist()
+        if not {entry.row for entry in step.news}.issuperset(unread):
             return True
         end = LAST_STABLE_OFFSET if table.isolation_level else HIGH_WATERMARK
         for row, start, _, records in step.news:
@@ -308,6 +318,7 @@ class SessionRun:
 
     def finish(self) -> Outcome:
         """Count the fetches in the core's tally, and return their sums."""
+        self._bring_up_to_date()
         steady, times, sent = self._steady, len(self._fetches), self._sent
         asked = sum(fetch.captured for fetch in self._fetches) - self._told
         got = sum(fetch.predicted for fetch in self._fetches) - sent
@@ -355,6 +366,19 @@ class SessionRun:
             run=self._fetches,
         )
 
+    def _bring_up_to_date(self) -> None:
+        """Bring what no fetch of the run needed to the state after the last one."""
+        steady, other, table = self._steady, self._steady.other, self._steady.table
+        answered = np.array([*self._answered], np.intp)
+        entries = table.cached_entries[answered]
+        steady.broker.note_offsets(answered, entries)
+        if other is None:
+            return
+        other.broker.note_offsets(np.array(other.rows, np.intp)[answered], entries)
+        item = steady.layout.request_entry
+        for row in self._altered:
+            other.table.alter_row(other.rows[row], bytes(table.request_bytes[row * item : (row + 1) * item]))
+
     def _topics(self) -> dict[bytes, TopicShare]:
         """Return the figures of each topic, in the order of the first fetch."""
         steady = self._steady
@@ -375,8 +399,8 @@ def _alter(table: PartitionTable, altered: Sequence[tuple[int, bytes]]) -> None:
 
 def _in_order(table: PartitionTable, broker: CapturedBroker, rows: Sequence[int]) -> Elements:
     """Return the topic elements in which a broker's session sends the entries of these rows."""
-    ordered = groupby(broker.in_order(rows), lambda row: table.key(int(table.topic[row])))
-    return [(key, [*part]) for key, part in ordered]
+    ordered = groupby(broker.in_order(rows), table.topic.item)
+    return [(table.key(number), [*part]) for number, part in ordered]
 
 
 def _shape(elements: Elements) -> list[tuple[bytes, int]]:
