@@ -28,9 +28,9 @@ FOUND_BEFORE_READING: Final = frozenset(
     }
 )
 """Errors that a broker finds before it reads. It sends entries with these errors after the entries that it
-read (fetch-semantics 2.4). Exception: up to Kafka 1.1, the entry of an unknown partition of a known topic is
-in request order. fetchgate does not imitate this, because error 3 also means an unknown topic. No client
-depends on this order (trap 23)."""
+read (fetch-semantics 2.4). In request order are only the entry of a partition that is dropped while the fetch
+waits, and up to Kafka 1.1 that of an unknown partition of a known topic. fetchgate does not imitate this,
+because error 3 also means an unknown topic. No client depends on this order (trap 23)."""
 COPIED: Final = 1 << 12
 """Entries below this many bytes are copied, because a separate piece would cost more."""
 _UNIFORM_WORTH: Final = 8

@@ -99,6 +99,10 @@ class CapturedBroker:
         self._start: _Offsets = _NO_OFFSETS
         self._rank: _Offsets = _NO_OFFSETS
         self._named = _NO_FLAGS
+        self._gone = set[bytes]()
+        """The ids of topics that were deleted while a fetch waited for records."""
+        self._unnamed = frozenset[bytes]()
+        """Those of `_gone` that were deleted before the session was made. It never knew their names."""
         self._ranks = 0
         self._size = 0
         """The number of partitions in the session (rows that have a rank)."""
@@ -116,6 +120,7 @@ class CapturedBroker:
         table.arranged = self._arranged
         self._high = self._start = self._rank = _NO_OFFSETS
         self._named = _NO_FLAGS
+        self._unnamed = frozenset(self._gone)
         self._ranks = self._size = 0
         self.add(table.locate(listing))
         self._note_empties(response)
@@ -291,7 +296,7 @@ class CapturedBroker:
         start, code = entry.start, entry.error_code
         if code != ErrorCode.UNKNOWN_TOPIC_ID:
             self._named[row] = True
-        elif self._named[row]:  # the session has known the topic id
+        elif self._named[row] and entry.key not in self._unnamed:  # the session has known the topic id
             code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             patch = memoryview(code.to_bytes(2))
             return [*response.part(start, start + 4), patch, *response.part(start + 6, entry.end)], code
@@ -300,6 +305,8 @@ class CapturedBroker:
     def _changed(self, entry: PartitionResponse, row: int) -> bool:
         high, start = _high_and_start(entry.fixed, 0)
         changed = bool(self._high[row] != high or self._start[row] != start)
+        if entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._high[row] != _UNSEEN:
+            self._gone.add(entry.key)  # the partition existed
         self._high[row] = _UNSEEN if entry.error_code else high
         self._start[row] = start
         return changed

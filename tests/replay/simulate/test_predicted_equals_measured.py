@@ -3,8 +3,8 @@
 The tests compare frames, bytes and partitions, for any history in which the broker keeps its sessions.
 
 Histories with events that a client can't see are excluded: lost sessions, errors that occur only in a
-session, the time of a topic's deletion while responses were throttled, and the meaning of error 3 in Kafka
-1.1 (topic or partition).
+session, the time of a topic's deletion while responses were throttled or a fetch waited behind a gateway, and
+the meaning of error 3 in Kafka 1.1 (topic or partition).
 """
 
 import os
@@ -296,3 +296,53 @@ def test_when_a_topic_went_is_not_to_be_seen_behind_a_throttle() -> None:
         measured.append(history.gate.connection.tally.broker.fetches)
     assert captured[0] == captured[1]
     assert measured[0] != measured[1]
+
+
+class _WithoutGateway(PredictedEqualsMeasured):
+    """Captures what the broker answers to the client's own fetches, while the gateway sends its own."""
+
+    def record(self, frames: list[bytes]) -> None:
+        direct = [self.broker.handle(frame, self.now) for frame in frames]
+        super().record(frames)
+        for each, response in zip(self.captured[-len(frames) :], direct, strict=True):
+            each.response, each.response_bytes = [framed(response)], 4 + len(response)
+
+
+def _delete_while_a_fetch_waits(history: PredictedEqualsMeasured) -> None:
+    """Delete a topic as a broker does: it first drops one partition, and this ends the wait.
+
+    So the response has error 3 for this partition alone. The gateway sends the fetch again. That fetch comes
+    after the deletion.
+    """
+    history.begin(release="4.3.0", seed=0, version=16, topics=1)
+    history.poll(3, follows=True)
+    topics, waits = history.broker.topics, iter([True])
+    del topics["a"].partitions[0]
+
+    def delete(_: bytes) -> None:
+        if not next(waits, False):
+            topics.pop("a", None)
+
+    history.gate.before = delete
+    history.poll(4, follows=True)
+
+
+def test_a_topic_that_goes_while_a_fetch_waits_ends_one_session() -> None:
+    """The broker looks up names for the second session after the deletion, so it reports error 100."""
+    history = _WithoutGateway()
+    _delete_while_a_fetch_waits(history)
+    history.teardown()
+
+
+def test_when_a_topic_went_is_not_to_be_seen_behind_a_gateway() -> None:
+    """The gateway sends the fetch again, so its client does not see how many partitions had an error."""
+    waiting, later = PredictedEqualsMeasured(), PredictedEqualsMeasured()
+    _delete_while_a_fetch_waits(waiting)
+    later.begin(release="4.3.0", seed=0, version=16, topics=1)
+    later.poll(3, follows=True)
+    later.delete_topic("a")
+    later.poll(4, follows=True)
+    assert waiting.captured == later.captured
+    counted = [each.gate.connection.tally.broker for each in (waiting, later)]
+    assert counted[0].fetches == counted[1].fetches
+    assert counted[0].partitions_answered < counted[1].partitions_answered
