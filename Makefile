@@ -49,7 +49,7 @@ $(STAMP) $(DEMOS): pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check $(INSTALLED)
 	@touch $@ $(if $(filter $(STAMP),$@),$(DEMOS))
 
-check: $(STAMP)  ## format, lint, types, import rules and the quick tests: 90 seconds (the first time up to four minutes)
+check: $(STAMP)  ## format, lint, types, import rules and the quick tests: 90 seconds (the first time up to four minutes, and the installation)
 
 	@$(MAKE) --no-print-directory -j 2 lint quick
 

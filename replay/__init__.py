@@ -5,7 +5,8 @@ and no file, and read no clock.
 
 - **protocol** (sans-IO): the parts of Kafka's protocol that replay reads and the gateway does not.
 - **capture**: turns capture files into Kafka exchanges.
-- **simulate** (sans-IO): sends each captured fetch through the gateway's own core, ``proxy.core.connection``.
+- **simulate** (sans-IO): computes what each captured fetch would cost. Most are computed in runs, and one of
+  1,000 of these is checked with the gateway's own core, ``proxy.core.connection``. All others go through it.
   Behind the core, a simulated broker answers with the contents of the captured responses.
 - **report** (sans-IO, except the templates of the page): the report object, and its forms: text for a
   terminal, HTML, CSV. One description of each table serves all three forms.

@@ -236,6 +236,17 @@ def test_replay_uses_the_sans_io_half_of_proxy_alone() -> None:
     assert {name for name in used if _within(name, "proxy.features")} <= OF_REPLAY | COMMAND_LINE
 
 
+def test_spark_is_imported_in_two_folders_alone() -> None:
+    rooms = ("replay.measure.spark", "replay.source")
+    wrong = {
+        module
+        for module, path in MODULES.items()
+        for name in _imports(path)
+        if _in(name, ("pyspark", "pandas")) and not _in(module, rooms)
+    }
+    assert not wrong, wrong
+
+
 def test_a_packages_init_is_its_docstring() -> None:
     """Spark's workers import `proxy` and `replay`, so these import nothing."""
     for module in ("proxy", "replay"):

@@ -1,4 +1,6 @@
-"""Sends captured fetches through the gateway's core, with a simulated broker behind it. Sans-IO.
+"""Computes the cost of captured fetches: most in runs, the others with the gateway's core. Sans-IO.
+
+One of 1,000 fetches of runs is checked with the core. Behind the core is a simulated broker.
 
 - ``captured_response``: one captured fetch response, parsed.
 - ``captured_broker``: the broker's responses in a session, computed from captured full responses.

@@ -12,8 +12,3 @@ CAPTURE = sorted(name for name in REPLAY if name.startswith("replay.capture."))
 @pytest.mark.parametrize("module", [name for name in CAPTURE if name not in SHELL])
 def test_only_the_shell_of_capture_touches_the_world(module: str) -> None:
     assert not {name for name in _imports(REPLAY[module]) if name.split(".")[0] in WORLD}
-
-
-@pytest.mark.parametrize("module", CAPTURE)
-def test_captures_are_read_without_spark(module: str) -> None:
-    assert not {name for name in _imports(REPLAY[module]) if name.split(".")[0] in {"pyspark", "pandas"}}
