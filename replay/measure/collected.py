@@ -1,15 +1,17 @@
 """Collects the rows of the table into the figures of the report. Sans-IO.
 
 Each task of Spark collects its own connections, and one task merges the results. The size of a result depends
-on the report, not on the number of connections.
+on the report and on the number of clients' hosts, not on the number of connections.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nsmallest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import pyarrow.compute as pc
 
 from replay.capture.files.counts import FileCounts, joined_stretches
 from replay.capture.kafka.both_sides import MOST, Sampled, are_copies, busiest, pairs
@@ -18,8 +20,8 @@ from replay.measure import sums
 from replay.measure.digest import Summary, Timeline
 from replay.measure.floors import FloorFigures
 from replay.measure.groups import Group
+from replay.measure.hosts import MOST_ROWS, Hosts, total
 from replay.measure.limits import WORST, Starved, VersionFigures
-from replay.measure.net import AddressSums
 from replay.measure.spread import Delivered
 from replay.measure.sums import FetchSums
 from replay.measure.table import DETAILS, Detail
@@ -35,7 +37,6 @@ _SECOND: Final = 1_000_000_000
 _BETWEEN_FILES: Final = 10 * _SECOND
 """In ns. If a file begins later than this after the end of the previous file, nothing was captured in
 between. In a ring, the next file begins with the next packet, and consumers fetch twice a second."""
-_LOOPBACK: Final = "127.", "[::1]"
 _OF_ENDS: Final = (
     "client_bytes",
     "broker_bytes",
@@ -92,16 +93,6 @@ class CountedConnection:
         return -self.fetches.actual_bytes, (self.connection, self.client, self.broker)
 
 
-class ClientSeen(NamedTuple):
-    """The connections of one client's host that have counted fetches."""
-
-    first: int
-    """The time of their first packet, in ns since 1970."""
-    last: int
-    fetch_bytes: int
-    saved_bytes: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySide:
     """A connection that may be one side of a gateway."""
@@ -121,11 +112,7 @@ class Collected:
     whole: FetchSums = field(default_factory=FetchSums)
     clients: dict[tuple[str, str, int], FetchSums] = field(default_factory=partial(defaultdict, FetchSums))
     brokers: dict[str, FetchSums] = field(default_factory=partial(defaultdict, FetchSums))
-    addresses: dict[str, AddressSums] = field(default_factory=partial(defaultdict, AddressSums))
-    """The counted fetches by the client's host."""
-    seen: dict[str, ClientSeen] = field(default_factory=dict)
-    """When fetches of each client's host were captured, and what sessions save there. A loopback address may
-    be of any host, so it has a key for each broker."""
+    hosts: Hosts = field(default_factory=Hosts)
     connections: list[CountedConnection] = field(default_factory=list)
     """The connections with the most bytes."""
     not_eligible: dict[str, Passed] = field(default_factory=dict)
@@ -202,10 +189,7 @@ class Collected:
             self.clients[client].merge(fetches)
         for broker, fetches in other.brokers.items():
             self.brokers[broker].merge(fetches)
-        for address, of_address in other.addresses.items():
-            self.addresses[address].add(of_address)
-        for host, seen in other.seen.items():
-            self._add_seen(host, seen)
+        self.hosts.merge(other.hosts)
         self.connections += other.connections
         self._keep_largest()
         for reason, row in other.not_eligible.items():
@@ -250,25 +234,30 @@ class Collected:
         of_files = [stretch for counts in files for stretch in counts.stretches]
         return [(first, last) for first, last in joined_stretches(of_files, _BETWEEN_FILES)]
 
-    def apart(self, stretches: Iterable[tuple[int, int]]) -> list[CaptureApart]:
-        """Divide intervals with fetches into captures that have no client's host in common."""
-        seen = [[one.first, one.last] for one in self.seen.values()]
+    def apart(self, stretches: Collection[tuple[int, int]]) -> list[CaptureApart]:
+        """Divide intervals with fetches into captures that have no client's host in common.
+
+        Only a loopback address can be in several captures, so their `addresses` are only these.
+        """
+        seen = self.hosts.table()
+        joined = [list(stretch) for stretch in stretches]
+        for batch in seen.select(["first", "last"]).to_batches(max_chunksize=MOST_ROWS):
+            times = zip(*batch.to_pydict().values(), strict=True)
+            joined = joined_stretches([*joined, *map(list, times)], 0)
         found: list[CaptureApart] = []
-        for begin, end in joined_stretches([*map(list, stretches), *seen], 0):
-            own = {client: one for client, one in self.seen.items() if begin <= one.first <= end}
+        for begin, end in joined:
+            own = pc.and_(pc.greater_equal(seen["first"], begin), pc.less_equal(seen["first"], end))
+            on_loopback = pc.and_(own, pc.not_equal(seen["broker"], ""))
             captured = sum(last - first for first, last in stretches if begin <= first <= end)
-            if own:
+            if pc.any(own).as_py():
                 capture = CaptureApart(
                     seconds=captured / _SECOND,
-                    fetch_bytes=sum(one.fetch_bytes for one in own.values()),
-                    saved_bytes=sum(one.saved_bytes for one in own.values()),
-                    addresses={client.partition(" ")[0] for client in own},
+                    fetch_bytes=total(seen["fetch_bytes"].filter(own)),
+                    saved_bytes=total(seen["saved_bytes"].filter(own)),
+                    addresses=set(seen["host"].filter(on_loopback).to_pylist()),
                 )
                 found.append(capture)
         return found
-
-    def on_loopback(self) -> bool:
-        return bool(self.addresses) and all(host.startswith(_LOOPBACK) for host in self.addresses)
 
     def gateways(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Find gateways that were captured on both sides. NAT is none: see `copies`.
@@ -311,29 +300,11 @@ class Collected:
         self.zones.add_connection(one.zone, one.broker, one.zone_bytes)
         one.zone_bytes = {}
         if one.fetches.connections:
-            host = _host(one.client)
-            self._add_seen(
-                f"{host} {one.broker}" if host.startswith(_LOOPBACK) else host,
-                ClientSeen(
-                    first=one.began,
-                    last=one.began + one.lasted,
-                    fetch_bytes=one.fetches.actual_bytes,
-                    saved_bytes=one.fetches.fetch()["saved_bytes"],
-                ),
-            )
-            self.addresses[host].add_connection(one.fetches, one.clients, one.zone, one.broker)
+            host, times = _host(one.client), (one.began, one.began + one.lasted)
+            self.hosts.add_connection(host, one.zone, one.broker, one.clients, one.fetches, times)
             self.connections.append(one)
             if len(self.connections) > 4 * TOP:
                 self._keep_largest()
-
-    def _add_seen(self, client: str, seen: ClientSeen) -> None:
-        known = self.seen.get(client, seen._replace(fetch_bytes=0, saved_bytes=0))
-        self.seen[client] = ClientSeen(
-            first=min(known.first, seen.first),
-            last=max(known.last, seen.last),
-            fetch_bytes=known.fetch_bytes + seen.fetch_bytes,
-            saved_bytes=known.saved_bytes + seen.saved_bytes,
-        )
 
     def _keep_largest(self) -> None:
         self.connections = self.largest()

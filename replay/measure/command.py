@@ -264,7 +264,7 @@ def _zoneless(found: Collected, about: About, result: Report) -> Iterator[str]:
         return
     zones = result["zones"]
     there = {row["rack"] for row in zones["clients"]}
-    hosts = sorted({host.strip("[]") for host in found.addresses})
+    hosts = sorted({host.strip("[]") for host in found.hosts.names()})
     has = f"; the capture has clients at {first_of(hosts, _LISTED)}" if hosts else ""
     for network, rack in about.racks.clients:
         if rack not in there:

@@ -23,6 +23,7 @@ def modelled(
     fetches: FetchSums,
     rate: DailyRate,
     *,
+    saved_between: Mapping[tuple[str, str], int],
     addresses: Mapping[str, AddressSums],
     sidecar_cost: float | None,
     zone: Callable[[str, str], Zone],
@@ -31,8 +32,10 @@ def modelled(
 ) -> Modelled:
     """Return the modelled part of the report.
 
-    `zone` tells whether a client of this rack and the broker at this address are in the same zone. `known` is
-    whether the saving is known. If it is not, or without a price in `rate`, there is no money.
+    `saved_between` has the saved bytes by the client's rack and the broker's address. It is needed only with
+    a price in `rate`, and `addresses` only with a cost of sidecars. `zone` tells whether a client of this
+    rack and the broker at this address are in the same zone. `known` is whether the saving is known. If it is
+    not, or without a price in `rate`, there is no money.
     """
     fetch = fetches.fetch()
     actual, sessions = fetch["actual"], fetch["sessions"]
@@ -47,7 +50,7 @@ def modelled(
     return Modelled(
         tcp_ip=tcp_ip,
         fetch_min_bytes=by_fetch_min_bytes(clients, rate if known else DailyRate(seconds=rate.seconds)),
-        money=_money(fetch, rate, addresses, zone) if known else None,
+        money=_money(fetch, rate, saved_between, zone) if known else None,
         net=net(addresses, rate, sidecar_cost, zone) if known and sidecar_cost is not None else None,
     )
 
@@ -60,12 +63,12 @@ def _headers(frames: int, size: int) -> int:
 def _money(
     fetch: FetchReport,
     rate: DailyRate,
-    addresses: Mapping[str, AddressSums],
+    saved_between: Mapping[tuple[str, str], int],
     zone: Callable[[str, str], Zone],
 ) -> Money | None:
     if rate.price_per_gb is None:
         return None
-    saved_bytes, zoned = fetch["saved_bytes"], saved_by_zone(addresses.values(), zone)
+    saved_bytes, zoned = fetch["saved_bytes"], saved_by_zone(saved_between, zone)
     return Money(
         price_per_gb=rate.price_per_gb,
         currency=rate.currency,

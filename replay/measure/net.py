@@ -5,13 +5,12 @@ sidecar needs follows from what `make bench` measured (BENCHMARKS.md).
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
 from proxy.adding import Figures
-from replay.measure.sums import FetchSums
 from replay.measure.zone_places import Zone
 from replay.report.decision import MONTH, ClientKey, DailyRate, OwnSidecars
 from replay.report.model import Net, NetBetweenZones, NetPaying, NetRow, SidecarNeed
@@ -52,25 +51,6 @@ class AddressSums(Figures):
     """`saved_bytes` by the client's rack and the broker's address, whose rack is not known yet."""
     clients: set[int] = field(default_factory=set)
     """The clients on whose connections sessions save bytes, as `client_hash`. An address may have many."""
-
-    def add_connection(
-        self, fetches: FetchSums, clients: Iterable[ClientKey], rack: str, broker: str
-    ) -> None:
-        fetch = fetches.fetch()
-        actual, saved = fetch["actual"], fetch["saved_bytes"]
-        listed = actual["partitions_requested"]
-        self.add(
-            AddressSums(
-                connections=1,
-                requests=actual["requests"],
-                partitions=-(-listed // actual["requests"]) if listed else 0,
-                partitions_requested=listed,
-                record_bytes=actual["record_bytes"],
-                saved_bytes=saved,
-                saved_between=Counter({(rack, broker): saved}),
-                clients=set(map(client_hash, clients)) if saved > 0 else set(),
-            )
-        )
 
 
 def client_hash(client: ClientKey) -> int:
@@ -129,7 +109,7 @@ def own_sidecars(
     `saved` has those that sessions save. `cost` and `zone` are as in `net`.
     """
     savers = {address: one for address, one in addresses.items() if one.saved_bytes > 0}
-    zoned = {address: _zoned(one, zone) for address, one in savers.items()}
+    zoned = {address: _zoned(one.saved_between, zone) for address, one in savers.items()}
     between = any(map(_known, zoned.values()))
     priced = {
         address: zoned[address]["other"] if between else one.saved_bytes for address, one in savers.items()
@@ -208,7 +188,7 @@ def _between_zones(
     savers: Mapping[str, AddressSums], rate: DailyRate, cost: float, zone: Callable[[str, str], Zone]
 ) -> NetBetweenZones | None:
     """Return what is left if only bytes between zones have the price. None if no zone is known."""
-    zoned = {address: _zoned(one, zone) for address, one in savers.items()}
+    zoned = {address: _zoned(one.saved_between, zone) for address, one in savers.items()}
     saved = _added(zoned.values())
     if saved is None:
         return None
@@ -222,9 +202,11 @@ def _between_zones(
     )
 
 
-def saved_by_zone(addresses: Iterable[AddressSums], zone: Callable[[str, str], Zone]) -> ByZone | None:
-    """Return the saved bytes of client addresses by zone. None if no zone of them is known."""
-    return _added([_zoned(one, zone) for one in addresses])
+def saved_by_zone(
+    saved_between: Mapping[tuple[str, str], int], zone: Callable[[str, str], Zone]
+) -> ByZone | None:
+    """Return the bytes that sessions save between racks and brokers by zone. None if no zone is known."""
+    return _added([_zoned({ends: count}, zone) for ends, count in saved_between.items()])
 
 
 def _added(zoned: Collection[ByZone]) -> ByZone | None:
@@ -237,9 +219,9 @@ def _added(zoned: Collection[ByZone]) -> ByZone | None:
     )
 
 
-def _zoned(one: AddressSums, zone: Callable[[str, str], Zone]) -> ByZone:
+def _zoned(saved_between: Mapping[tuple[str, str], int], zone: Callable[[str, str], Zone]) -> ByZone:
     saved = ByZone(same=0, other=0, unknown=0)
-    for ends, count in one.saved_between.items():
+    for ends, count in saved_between.items():
         saved[zone(*ends)] += count
     return saved
 

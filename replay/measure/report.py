@@ -114,10 +114,12 @@ def report(found: Collected, about: About) -> Report:
         if saving_known(reason)
         else None
     )
+    addresses = found.hosts.addresses() if about.sidecar_cost is not None else {}
     in_model = modelled(
         found.whole,
         rate,
-        addresses=found.addresses,
+        saved_between=found.hosts.saved_between() if per_gb is not None else {},
+        addresses=addresses,
         # One sidecar costs the same in a month wherever it is, but the savings of different hosts would be
         # divided by the time of all captures.
         sidecar_cost=about.sidecar_cost if different_hosts is None else None,
@@ -135,7 +137,7 @@ def report(found: Collected, about: About) -> Report:
         sidecars=own_sidecars(
             saved_by_waiting_alone(by_client, rate.seconds),
             {client_key(row): row["fetch"]["saved_bytes"] for row in by_client},
-            found.addresses,
+            addresses,
             rate,
             about.sidecar_cost,
             zone,
@@ -233,7 +235,7 @@ def _input(found: Collected, copies: int) -> Input:
         },
         unread_packets=dict(unread_packets(found.files.values())),
         clocks_apart_seconds=found.clocks_apart / _SECOND if found.clocks_apart >= _APART else 0.0,
-        loopback=found.on_loopback(),
+        loopback=found.hosts.on_loopback(),
         problems=problems,
     )
 

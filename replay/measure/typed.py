@@ -6,6 +6,7 @@
 | list, set, tuple of any length | list |
 | dict, Counter | map |
 | dataclass, NamedTuple, TypedDict, tuple | struct |
+| class with `SCHEMA`, made from a table that `table()` returns | list of structs |
 
 Columns are written and read field by field, because a Python object for each field of each row would be slow.
 Fields whose names begin with `_` are left out.
@@ -72,6 +73,8 @@ def codec(kind: Hashable) -> Codec:
         return _StructCodec(named, map(itemgetter, range(len(inner))), lambda **found: tuple(found.values()))
     if not isinstance(kind, type):
         raise TypeError(f"{kind} has no Arrow type")
+    if hasattr(kind, "SCHEMA"):
+        return _Table(kind, kind.SCHEMA)
     hints = get_type_hints(kind)
     if is_typeddict(kind):
         return _StructCodec(hints, map(itemgetter, hints), dict)
@@ -105,16 +108,20 @@ class Packed:
         self._schema = pa.schema([("value", self._value.type)])
 
     def write(self, values: Sequence[Any]) -> pa.Array:
-        return pa.array([None if value is None else self._pack(value) for value in values], self.type)
+        packed = [None if value is None else self._pack(value) for value in values]
+        if len(packed) == 1 and packed[0] is not None:  # it may be large, so it is not copied
+            offsets = pa.py_buffer(np.array([0, packed[0].size], np.int32))
+            return pa.Array.from_buffers(self.type, 1, [None, offsets, packed[0]])
+        return pa.array([None if one is None else one.to_pybytes() for one in packed], self.type)
 
     def read(self, array: pa.Array) -> list[Any]:
-        return [
-            None if packed is None else self._unpack(packed) for packed in (one.as_buffer() for one in array)
-        ]
+        _, offsets, data = array.buffers()  # scalars would be copies
+        edges = np.frombuffer(offsets, np.int32)[array.offset :].tolist() if len(array) else []
+        spans = zip(edges, edges[1:], array.is_valid().to_pylist(), strict=False)
+        return [self._unpack(data[begin:end]) if valid else None for begin, end, valid in spans]
 
-    def _pack(self, value: Any) -> bytes:
-        packed: bytes = pa.record_batch([self._value.write([value])], self._schema).serialize().to_pybytes()
-        return packed
+    def _pack(self, value: Any) -> pa.Buffer:
+        return pa.record_batch([self._value.write([value])], self._schema).serialize()
 
     def _unpack(self, packed: pa.Buffer) -> Any:
         return self._value.read(pa.ipc.read_record_batch(packed, self._schema).column(0))[0]
@@ -227,6 +234,23 @@ class _StructCodec:
         columns = [one.read(array.field(name)) for name, one in self._codecs.items()]
         names = tuple(self._codecs)
         return [self._build(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
+class _Table:
+    """A codec that copies no values when it reads, and makes no Python objects of them."""
+
+    def __init__(self, build: Callable[[pa.Table], Any], schema: pa.Schema) -> None:
+        self.type = pa.list_(pa.struct(list(schema)))
+        self._build, self._schema = build, schema
+
+    def write(self, values: Sequence[Any]) -> pa.Array:
+        tables = [value.table() for value in values]
+        found = pa.concat_tables(tables or [self._schema.empty_table()]).combine_chunks().to_batches()
+        rows = found[0] if found else pa.RecordBatch.from_pylist([], self._schema)
+        return pa.ListArray.from_arrays(_offsets(tables), rows.to_struct_array())
+
+    def read(self, array: pa.Array) -> list[Any]:
+        return [self._build(pa.Table.from_struct_array(one.values)) for one in array]
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:

@@ -163,9 +163,7 @@ def collected(parts: DataFrame, partitions: int) -> Collected:
         own = own.repartition(_MOST_PARTS).mapInArrow(_merged, from_arrow_schema(_COLLECTED))
     merged = own.repartition(1).mapInArrow(_merged, from_arrow_schema(_COLLECTED)).toArrow()
     parts.unpersist()
-    found = Collected()
-    for part in _PART.read(merged.column("part").combine_chunks()):
-        found.merge(part)
+    found = _whole(merged.to_batches())
     uses = _USE.read(used.column("use").combine_chunks())
     found.slots = dict(zip(used.column("broker").to_pylist(), uses, strict=True))
     return found
@@ -242,12 +240,16 @@ def _parts(groups: Iterable[Group]) -> Batches:
 
 
 def _merged(batches: Iterable[pa.RecordBatch]) -> Batches:
+    yield pa.record_batch([_PART.write([_whole(batches)])], schema=_COLLECTED)
+
+
+def _whole(batches: Iterable[pa.RecordBatch]) -> Collected:
     whole = Collected()
     for batch in batches:
         for row in range(batch.num_rows):  # one after the other: each may be large
             for part in _PART.read(batch.column("part")[row : row + 1]):
                 whole.merge(part)
-    yield pa.record_batch([_PART.write([whole])], schema=_COLLECTED)
+    return whole
 
 
 def _simulated(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
