@@ -65,7 +65,9 @@ class ListForm(NamedTuple):
     places: Sequence[int]
     """Where the entries of each topic element begin in the fetch."""
     between: Sequence[bytes]
-    """The bytes before the entries of each topic element, and those after the last ones."""
+    """The bytes before the entries of each topic element, and all after the last ones."""
+    size: int
+    """The size of the fetch."""
 
 
 class OneTopic:
@@ -171,7 +173,7 @@ class SeveralTopics:
         starts = [frame[self._begin : self._begin + length] for length in self._lengths]
         form = next((self._forms[start] for start in starts if start in self._forms), None)
         end, item = self._begin, self.table.layout.request_entry
-        if form is None:
+        if form is None or len(frame) != form.size:
             return None
         for topic, at, between in zip(form.topics, form.places, form.between, strict=False):
             if frame[end:at] != between:
@@ -185,7 +187,7 @@ class SeveralTopics:
             if len(altered) > known:
                 counts[topic.key] = counts.get(topic.key, 0) + len(altered) - known
         else:
-            if frame[end : len(frame) - len(self._after)] == form.between[-1]:
+            if frame[end:] == form.between[-1]:
                 return form.topics
         altered.clear()
         counts.clear()
@@ -216,13 +218,13 @@ class SeveralTopics:
     def _learn(self, frame: bytes, blocks: list[tuple[bytes, int, int]], topics: list[ListedTopic]) -> None:
         item, places = self.table.layout.request_entry, [at for _, at, _ in blocks]
         ends = [self._begin, *(at + count * item for _, at, count in blocks)]
-        begins = [*places, len(frame) - len(self._after)]
+        begins = [*places, len(frame)]
         between = [frame[end:at] for end, at in zip(ends, begins, strict=True)]
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
         start = frame[self._begin : places[0] + PARTITION_BYTES]
         self._lengths.add(len(start))
-        self._forms[start] = ListForm(topics, places, between)
+        self._forms[start] = ListForm(topics, places, between, len(frame))
 
     def _parsed(self, frame: bytes) -> FetchRequest | None:
         """Return a fetch of as many partitions. None if it has others or is not understood."""

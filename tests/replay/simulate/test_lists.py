@@ -88,6 +88,17 @@ def test_another_list_is_left_to_the_core(frame: bytes) -> None:
         assert lists.read(fetch(16, *WANTS)) is not None
 
 
+@pytest.mark.parametrize("version", [7, 11, 16])
+def test_a_fetch_that_lacks_bytes_is_left_to_the_core(version: int) -> None:
+    """Below v12, the last entry ends with zeros, as the fetch does."""
+    _, lists = established(version)
+    frame = fetch(version, *WANTS)
+    assert lists.read(frame) is not None
+    for lost in (1, 2, lists.table.layout.request_entry):
+        cut = [frame[:at] + frame[at + lost :] for at in range(len(frame) - lost + 1)]
+        assert not any(map(lists.read, cut))
+
+
 def test_a_list_in_many_pieces_is_left_to_the_core() -> None:
     wants: list[Want] = [(topic, index, 5) for topic in ("t", "u") for index in range(9)]
     _, lists = established(16, wants)
