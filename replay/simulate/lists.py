@@ -26,7 +26,8 @@ from replay.simulate.captured_broker import NewEntry
 _MAX_ELEMENTS: Final = 128
 """Lists of more topic elements are left to the core, and those of more than two pieces an element: there the
 core takes less time."""
-_MOST_FORMS: Final = 1_000
+_MOST_FORMS: Final = 20_000
+"""The maximum number of topic elements in the known forms of lists: 8 MB for one connection."""
 _NO_ROWS: Final = np.zeros(0, np.intp)
 _SAME: Final = Delta(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, [], [], turned=False)
 """Stands for all deltas without added and forgotten partitions, where only their sizes matter."""
@@ -220,7 +221,7 @@ class SeveralTopics:
         ends = [self._begin, *(at + count * item for _, at, count in blocks)]
         begins = [*places, len(frame)]
         between = [frame[end:at] for end, at in zip(ends, begins, strict=True)]
-        if len(self._forms) >= _MOST_FORMS:
+        if len(self._forms) * len(topics) >= _MOST_FORMS:
             self._forms.clear()
         start = frame[self._begin : places[0] + PARTITION_BYTES]
         self._lengths.add(len(start))

@@ -374,7 +374,8 @@ class SessionRun:
         steady.broker.note_offsets(answered, entries)
         if other is None:
             return
-        other.broker.note_offsets(np.array(other.rows, np.intp)[answered], entries)
+        rows = [other.rows[row] for row in self._answered]
+        other.broker.note_offsets(np.array(rows, np.intp), entries)
         item = steady.layout.request_entry
         for row in self._altered:
             other.table.alter_row(other.rows[row], bytes(table.request_bytes[row * item : (row + 1) * item]))
