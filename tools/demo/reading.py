@@ -17,7 +17,7 @@ RECORDS_PER_SECOND = 50
 RECORD_BYTES = 200
 SETTLE_SECONDS = 1.0
 """Seconds for both consumers to fetch once before the first record is written."""
-CATCH_UP_SECONDS = 15.0
+CATCH_UP_SECONDS = 60.0
 """How many seconds the last record may take to arrive after it was written."""
 PARKED_SECONDS = 1.0
 """How long to wait for the last response. librdkafka lets a broker wait half a second."""
