@@ -6,7 +6,8 @@ time, as most lists are the table's rows in their order, in a few pieces.
 """
 
 from bisect import bisect, bisect_left
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
@@ -78,6 +79,8 @@ class OneTopic:
         self.table = rotation.table
         self._fetches, self._template, self._rotation = fetches, template, rotation
         self._key = template.request.topics.keys[0]
+        self.suspects: list[int] = []
+        """See `SeveralTopics.suspects`."""
 
     def read(self, frame: bytes) -> Listed | None:
         """Return the list of the next fetch. None if the core has to decide. This changes nothing."""
@@ -102,6 +105,7 @@ class OneTopic:
         `sent` is the size of the incremental fetch. Its response is `spared` bytes smaller than the full one.
         """
         self._rotation.suspect([entry.row for entry in news if entry.records])
+        self.suspects = sorted([entry.row for entry in news])
         return self._fetches.eligibility.savings.answered(len(frame) - sent + spared, len(news))
 
 
@@ -126,18 +130,19 @@ class SeveralTopics:
         """The forms of earlier lists, by their first bytes, up to the number of the first partition."""
         self._lengths: set[int] = set()
         """The lengths of the keys of `_forms`."""
-        self._suspects: list[int] = []
-        """The rows that had news. Those with records have another offset in the next fetch."""
+        self.suspects: list[int] = []
+        """The rows that had news in the last response. They often have news again, and those with records
+        have another offset in the next fetch."""
 
     def read(self, frame: bytes) -> Listed | None:
         """Return the list of the next fetch. None if the core has to decide. This changes nothing."""
         if not self._surrounds(frame):
             return None
-        altered, counts = list[tuple[int, bytes]](), dict[bytes, int]()
-        topics = self._again(frame, altered, counts) or self._compared(frame, altered, counts)
+        altered = list[tuple[int, bytes]]()
+        topics = self._again(frame, altered) or self._compared(frame, altered)
         if topics is None:
             return None
-        layout = self._last.layout
+        counts, layout = counted(self.table, [row for row, _ in altered]), self._last.layout
         listed = sum([listing_size(layout, *each) for each in counts.items()])
         sent = self._bare + len(layout.count(len(counts))) + listed
         saves = self._savings.gain(len(frame) - sent, self.table.size, 0, layout, layout) >= 0
@@ -153,7 +158,7 @@ class SeveralTopics:
         savings.weigh(self._last.with_frame(frame), self.listing, _SAME, sent)
         rests = savings.answered(len(frame) - sent + spared, len(news))
         savings.tore(self.table.size, len(news), spared, layout, layout)
-        self._suspects = sorted([entry.row for entry in news])
+        self.suspects = sorted([entry.row for entry in news])
         return rests
 
     def _surrounds(self, frame: bytes) -> bool:
@@ -164,9 +169,7 @@ class SeveralTopics:
             and frame.endswith(self._after)
         )
 
-    def _again(
-        self, frame: bytes, altered: list[tuple[int, bytes]], counts: dict[bytes, int]
-    ) -> Sequence[ListedTopic] | None:
+    def _again(self, frame: bytes, altered: list[tuple[int, bytes]]) -> Sequence[ListedTopic] | None:
         """Compare a list that has the form of an earlier one. It needs no parsing.
 
         Return its topics, and add its changed entries. None if it has another form; then nothing is added.
@@ -179,24 +182,19 @@ class SeveralTopics:
         for topic, at, between in zip(form.topics, form.places, form.between, strict=False):
             if frame[end:at] != between:
                 break
-            known, end = len(altered), at
+            end = at
             for begin, stop in topic.pieces:
                 reached = self._compare(frame, end, begin, stop, altered)
                 end += (reached - begin) * item
-                if reached < stop:
+                if reached < stop:  # then `end` is not where the next bytes between are
                     break
-            if len(altered) > known:
-                counts[topic.key] = counts.get(topic.key, 0) + len(altered) - known
         else:
             if frame[end:] == form.between[-1]:
                 return form.topics
         altered.clear()
-        counts.clear()
         return None
 
-    def _compared(
-        self, frame: bytes, altered: list[tuple[int, bytes]], counts: dict[bytes, int]
-    ) -> Sequence[ListedTopic] | None:
+    def _compared(self, frame: bytes, altered: list[tuple[int, bytes]]) -> Sequence[ListedTopic] | None:
         """Parse and compare a list. Return its topics, and add its changed entries. None if it is another."""
         fetch = self._parsed(frame)
         if fetch is None:
@@ -205,12 +203,9 @@ class SeveralTopics:
         topics = list[ListedTopic]()
         left = 2 * len(blocks) if len(blocks) <= _MAX_ELEMENTS else 0
         for key, at, count in blocks:
-            known = len(altered)
             pieces = self._pieces(key, frame, at, count, left, altered)
             left -= len(pieces)
             topics.append(ListedTopic(key, count, pieces))
-            if len(altered) > known:
-                counts[key] = counts.get(key, 0) + len(altered) - known
         if not _each_once([piece for topic in topics for piece in topic.pieces], self.table.size):
             return None
         self._learn(frame, blocks, topics)
@@ -266,7 +261,7 @@ class SeveralTopics:
         """
         known, item = self.table.request_bytes, self.table.layout.request_entry
         while row < stop:
-            same = alike(known, item, frame, at, row, stop, self._suspects)
+            same = alike(known, item, frame, at, row, stop, self.suspects)
             at, row = at + same * item, row + same
             if row == stop or not self._changed(frame, at, row):
                 break
@@ -309,6 +304,11 @@ def alike(
         else:
             different = middle
     return row - first + same
+
+
+def counted(table: PartitionTable, rows: Iterable[int]) -> Counter[bytes]:
+    """Return how many of these rows each topic has."""
+    return Counter(map(table.key, map(table.topic.item, rows)))
 
 
 def listing_size(layout: FetchLayout, key: bytes, count: int) -> int:

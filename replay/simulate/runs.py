@@ -78,8 +78,6 @@ class SteadySession:
         self._no_records = layout.empty_ends[1 if table.isolation_level else 0]
         self._with_records = self._no_records[: layout.response_records - layout.aborted]
         self._head_sent = LENGTH_BYTES + len(response_head(layout, bytes(4), 0, SESSION_ID))
-        self._suspects: list[int] = []
-        """The rows that had news in the last response: they often have news again."""
 
     def step(self, request: bytes, response: bytes) -> RunStep | None:
         """Return what becomes of the next fetch. None if the core has to decide. This changes nothing."""
@@ -123,9 +121,8 @@ class SteadySession:
         if other is None:
             return [(self.table.key(int(self.table.topic[rows[0]])), news)]
         elements = _in_order(self.table, self.broker, rows)
-        if _shape(_in_order(other.table, other.broker, [other.rows[row] for row in rows])) != _shape(
-            elements
-        ):
+        in_other = _in_order(other.table, other.broker, [other.rows[row] for row in rows])
+        if _shape(in_other) != _shape(elements):
             return None
         found = dict(zip(rows, news, strict=True))
         return [(key, [found[row] for row in part]) for key, part in elements]
@@ -140,7 +137,7 @@ class SteadySession:
             return None
         found: list[NewEntry] = []
         at, item = RESPONSE_START_BYTES + len(head), self.layout.response_entry
-        known = self.table.cached_bytes
+        known, suspects = self.table.cached_bytes, self.lists.suspects
         for topic in topics:
             prefix = self._prefix(topic.key, topic.partitions)
             if not frame.startswith(prefix, at):
@@ -149,7 +146,7 @@ class SteadySession:
             for begin, stop in topic.pieces:
                 row = begin
                 while row < stop:
-                    same = alike(known, item, frame, at, row, stop, self._suspects)
+                    same = alike(known, item, frame, at, row, stop, suspects)
                     at, row = at + same * item, row + same
                     if row < stop:
                         entry = self._entry(frame, at, row)
@@ -160,7 +157,6 @@ class SteadySession:
             if not frame.startswith(self._tail, at):
                 return None
             at += self.tail
-        self._suspects = sorted([entry.row for entry in found])
         return found if frame[at:] == self._tail else None
 
     def _entry(self, frame: bytes, at: int, row: int) -> NewEntry | None:

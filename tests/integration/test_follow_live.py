@@ -176,11 +176,13 @@ def follow_moves(
                 elect(connection, list(on))
         until(partial(advanced, consumer.offsets.copy()), "records after the moves")
         deadline = time.monotonic() + PATIENCE
-        while followed() < PARTITIONS and time.monotonic() < deadline:
+        while True:
             move(cluster, on)
             consumer.refresh()
             move(cluster, reverse(on))
             until(partial(advanced, consumer.offsets.copy()), "records after the last move")
+            if followed() >= PARTITIONS or time.monotonic() > deadline:
+                break
     finally:
         ended.set()
         producer.join()

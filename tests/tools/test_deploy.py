@@ -833,6 +833,7 @@ def test_one_command_writes_the_registry_into_all_manifests(tmp_path: Path) -> N
         images = [text.strip(' "-,') for text in re.findall(r'image"?: (.*)', after)]
         ours = [image for image in images if "fetchgate" in image]
         assert [image.rpartition("/")[0] for image in ours] == ["registry.example"] * len(ours)
+        assert [image.partition(":")[2] for image in ours] == ["0.2.0-1"] * len(ours)
         assert after.replace("registry.example/", "").replace(":0.2.0-1", ":0.2.0") == before
         seen |= {image.rpartition("/")[2].partition(":")[0] for image in ours}
     assert seen == {"fetchgate", "fetchgate-rules", "fetchgate-injector"}
