@@ -2,8 +2,9 @@
 
 import pytest
 
+from proxy.features.client_sessions.cache import MAX_PARTITIONS
 from tools.bench.frames import fetch_request, fetch_response
-from tools.bench.sessions import SessionServer, eviction, listed, partition_bytes, unchanged
+from tools.bench.sessions import PARTITIONS, SessionServer, eviction, listed, partition_bytes, unchanged
 
 pytestmark = pytest.mark.slow
 
@@ -27,3 +28,8 @@ def test_what_is_not_forwarded_is_not_measured() -> None:
 def test_memory_and_evictions_are_measured_with_full_slots() -> None:
     assert 61 < partition_bytes(16) < 400
     assert eviction(16) < 1
+
+
+def test_more_partitions_than_the_gateway_has_room_for_are_measured() -> None:
+    sessions = MAX_PARTITIONS // PARTITIONS + 1
+    assert 61 < partition_bytes(sessions) < 400
