@@ -2,7 +2,7 @@
 # # Questions about captured Kafka traffic, in SQL
 #
 # A notebook: Jupyter opens it with jupytext, and `python docs/users/questions.py` runs it.
-# It needs fetchgate with its extra `[replay]`, and Java 17 or later. tables.md describes the columns.
+# It needs fetchgate with its extra `[replay]`, and Java. docs/reference/columns.md describes the columns.
 
 # %%
 import os

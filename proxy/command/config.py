@@ -283,8 +283,8 @@ class Config(Section):
         metavar="N",
         parse=whole(0),
         default="500",
-        help="how many session slots of brokers this gateway may use; each broker has 1000 for all its "
-        "clients (max.incremental.fetch.session.cache.slots)",
+        help="how many session slots of brokers this gateway may use; by default a broker has 1000 for all "
+        "its clients (max.incremental.fetch.session.cache.slots)",
         live=True,
     )
     max_connections: int = option(

@@ -61,11 +61,13 @@ MORE: Final = {
 }
 """The last columns, each with the kinds of rows that have it and with its meaning."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
+_ZONED: Final = ("records", "fetches without records", "Produce", "all else")
+_WHERE: Final = ("within one zone", "between zones", "where a zone is unknown")
 ZONE_COLUMNS: Final = {
     **{
-        f"{kind}_{zone}_zone": f"{kind.removesuffix('_bytes')}: bytes of the {zone} zone"
-        for kind in ZonedBytes.__annotations__
-        for zone in ByZone.__annotations__
+        f"{kind}_{zone}_zone": f"{what} {where}"
+        for kind, what in zip(ZonedBytes.__annotations__, _ZONED, strict=True)
+        for zone, where in zip(ByZone.__annotations__, _WHERE, strict=True)
     },
     "client_rack_bytes": "the records that client.rack would move to the client's zone",
     "rack_clients_bytes": "the records that --rack-clients would move to the client's zone",

@@ -79,7 +79,7 @@ def test_the_whole_of_it_at_80_columns() -> None:
         "Modelled, not counted: money saved 0.01 USD in 1 h, or 8.65 USD in 30 days",
         "Saved, cost and net, in USD (estimated from 1 h) services sidecars saved/month cost/month net/month",
         "1 1 7.23 3.50 3.73 44.71 20 20 144.51 70.00 74.51 894.12",
-        "the busiest one needs 51.1 MB of memory, without responses in flight, and 5.8 millicores",
+        "the busiest one needs 51.1 MB of memory, without responses in flight, and 10.8 millicores",
         "its 9 connections with 300 partitions, 50.0 fetches a second, 5,000.0 listed partitions a second",
         POLICY["gateway"],
     ):
