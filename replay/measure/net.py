@@ -24,7 +24,7 @@ PARTITION_BYTES: Final = 110
 """"Resident memory", "a partition in a session"."""
 FETCH_SECONDS: Final = 160e-6
 """The CPU time of a fetch: "500 connections of one partition"."""
-LISTED_SECONDS: Final = 0.56e-6
+LISTED_SECONDS: Final = 0.57e-6
 """The CPU time of a partition in a fetch: what "Idle: 1,000 partitions" needs more than `FETCH_SECONDS`."""
 RECORD_SECONDS: Final = 1.8e-9
 """The CPU time of a byte of records: "Bulk"."""

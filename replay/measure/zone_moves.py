@@ -60,8 +60,8 @@ _LATENCIES: Final = tuple(
         (1000, 11, 61, 20, 92),
     )
 )
-"""From produce (acks=1) to a consumer that waits up to 500 ms: `tools.bench --only zones` with Kafka 4.3, on
-a quiet machine. BENCHMARKS.md has those of a slow one."""
+"""From produce (acks=1) to a consumer that waits up to 500 ms: measured with Kafka 4.3 and one partition,
+before there was `tools.bench --only zones`. BENCHMARKS.md has later ones, of a slower machine."""
 
 
 @dataclass(slots=True)

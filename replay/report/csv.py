@@ -18,7 +18,7 @@ from typing import Any, Final
 from proxy.text.printable import printable
 from replay.report.decision import client_key, of_client, why
 from replay.report.model import PARTS, FetchReport, Net, Report, predicted_bytes
-from replay.report.zones_model import ByZone, ZonedBytes, ZonesReport
+from replay.report.zones_model import ZonedBytes, ZonesReport
 
 NAMES: Final = {
     "by": "the kind of the row: total, client, topic, broker, connection (the 50 largest), or passed (those "
@@ -61,13 +61,18 @@ MORE: Final = {
 }
 """The last columns, each with the kinds of rows that have it and with its meaning."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
-_ZONED: Final = ("records", "fetches without records", "Produce", "all else")
-_WHERE: Final = ("within one zone", "between zones", "where a zone is unknown")
+_ZONED: Final = {
+    "record_bytes": "bytes of records",
+    "listing_bytes": "other bytes of fetches",
+    "produce_bytes": "bytes of Produce",
+    "other_bytes": "all other bytes",
+}
+_WHERE: Final = {"same": "within one zone", "other": "between zones", "unknown": "where a zone is unknown"}
 ZONE_COLUMNS: Final = {
     **{
         f"{kind}_{zone}_zone": f"{what} {where}"
-        for kind, what in zip(ZonedBytes.__annotations__, _ZONED, strict=True)
-        for zone, where in zip(ByZone.__annotations__, _WHERE, strict=True)
+        for kind, what in _ZONED.items()
+        for zone, where in _WHERE.items()
     },
     "client_rack_bytes": "the records that client.rack would move to the client's zone",
     "rack_clients_bytes": "the records that --rack-clients would move to the client's zone",

@@ -61,8 +61,8 @@ _WAITING: Final = 2.0
 """Fetches a second on a connection if each waits for fetch.max.wait.ms (500 by default)."""
 _MIN_BYTES: Final = 65_536
 """The least `fetch.min.bytes` that is advised, see docs/users/decide.md."""
-_GATEWAY_DELAY: Final = 0.1
-"""How much later records come through a gateway, in ms: the median of `tools.bench --only latency`."""
+_GATEWAY_DELAY: Final = "less than 1 ms"
+"""How much later records come through a gateway: the medians of `tools.bench --only latency`."""
 _RECORDS: Final = 0.9
 """If records are at least this part of the fetch bytes, there is little else to save."""
 _OLDEST: Final = 4
@@ -489,7 +489,7 @@ def _by_money(net: Net, advised: Mapping[Action, list[ClientRow]]) -> str:
     otherwise = "If they must not, or if you can't change a client"
     if not (net["between_zones"] or net)["paying"]["addresses"]:
         return f"{text}. {otherwise}, leave it as it is: no sidecar pays at your prices."
-    text += f", with a gateway about {_GATEWAY_DELAY} ms."
+    text += f", with a gateway {_GATEWAY_DELAY}."
     if not advised["fetch.min.bytes"]:
         return text
     return f"{text} {otherwise}, choose a gateway where its sidecar pays (see What to do)."
@@ -512,7 +512,7 @@ def _by_bytes(report: Report, clients: Collection[ClientRow]) -> str:
         text += (
             f"{' For' if helped else ': for'} {_names(others)}, only a gateway saves: {_by_gateway(others)}."
         )
-    text += f" With a gateway, records come about {_GATEWAY_DELAY} ms later."
+    text += f" With a gateway, records come {_GATEWAY_DELAY} later."
     if report["decision"]["different_hosts"] or not helped:
         return text
     return f"{text} To compare them by money, give {listed(_no_prices(report['modelled']['money']))}."

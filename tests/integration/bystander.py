@@ -134,7 +134,7 @@ class Bystander:
         """
         self._enough.set()
         self._threads[0].join()
-        assert self.produced == self._sent, self.errors[-3:]
+        assert self.produced == self._sent, f"of {self._sent} only {self.produced}; {self.errors[-3:]}"
         expected = set(map(_value, range(self._sent)))
         # Of a record that was read twice, only one counts.
         with suppress(AssertionError):
@@ -148,7 +148,7 @@ class Bystander:
             self._producer.produce(self.topic, value, partition=partition, on_delivery=self._written)
             self._sent += 1
             self._producer.poll(0)
-        self._producer.flush(30)
+        self._producer.flush(PATIENCE)
 
     def _written(self, problem: KafkaError | None, _message: object) -> None:
         if problem is None:

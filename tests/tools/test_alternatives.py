@@ -24,7 +24,7 @@ MEASURES = [
 SIDE_BY_SIDE = {
     "with default settings": "direct",
     "`fetch.min.bytes=65536`": "fetch.min.bytes",
-    "with 10 of the 100 partitions": "10 partitions",
+    "one of ten, with 10 partitions": "10 partitions",
     "Java, with its own sessions": "Java",
     "with fetchgate": "gateway",
     "with `fetchgate proxy --fetch-min-bytes 64KiB`": "--fetch-min-bytes",

@@ -101,7 +101,7 @@ def _head(seconds: float) -> str:
         "# Benchmarks\n\nMeasured by `make bench`; a part: `.venv/bin/python -m tools.bench --only NAME`.\n"
     )
     where = f"On {machine()}; windows of {seconds:.0f} s unless said. "
-    return f"{head}{where}On other machines expect the same ratios and bytes, but other times.\n"
+    return f"{head}{where}On other machines expect the same bytes, but other times.\n"
 
 
 def _options() -> argparse.Namespace:

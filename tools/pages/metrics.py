@@ -64,9 +64,7 @@ def _metrics() -> Iterator[str]:
     for feature, reports in REPORTS:
         if added := [figure for figure in reports.figures if figure.text]:
             folder = NAMES[FEATURES.index(feature)].replace("_", " ")
-            on = feature.options.declared()[0].default in ("auto", "on")
-            only = f"Not with `{feature.flag} off`" if on else f"Only with `{feature.flag}`"
-            yield f"\n### {(feature.group or folder).capitalize()}\n\n{only}.\n"
+            yield f"\n### {(feature.group or folder).capitalize()}\n\nFigures of `{feature.flag}`.\n"
             yield from _items(added)
 
 

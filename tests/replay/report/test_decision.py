@@ -378,7 +378,7 @@ def test_without_the_cost_of_sidecars_both_ways_are_told_with_what_decides_betwe
     assert conclusion(report) == (
         'Conclusion for "billing-enricher" and "search-indexer": raise fetch.min.bytes if you can, and if '
         "records may come up to 0.5 s later: it saves 58.6 % and costs nothing. If not, use a gateway: it "
-        "saves 91.3 %. For (none), only a gateway saves: 58.3 %. With a gateway, records come about 0.1 ms "
+        "saves 91.3 %. For (none), only a gateway saves: 58.3 %. With a gateway, records come less than 1 ms "
         "later. To compare them by money, give --sidecar-cost."
     )
     money = report["modelled"]["money"]
@@ -437,7 +437,7 @@ def test_a_gateway_is_offered_only_where_a_sidecar_pays() -> None:
         '"billing-enricher". With fetch.min.bytes, records come up to 0.5 s later'
     )
     assert conclusion(report) == (
-        f"{wins}, with a gateway about 0.1 ms. If they must not, or if you can't change a client, choose a "
+        f"{wins}, with a gateway less than 1 ms. If they must not, or if you can't change a client, choose a "
         "gateway where its sidecar pays (see What to do)."
     )
     net = report["modelled"]["net"]
@@ -457,7 +457,7 @@ def test_without_the_net_sum_of_different_hosts_no_way_wins() -> None:
     assert conclusion(report) == ""
     assert "would save 70.0 % (at most" in without_gateway(report)
     report["modelled"]["money"] = None
-    assert conclusion(report).endswith("With a gateway, records come about 0.1 ms later.")
+    assert conclusion(report).endswith("With a gateway, records come less than 1 ms later.")
 
 
 def test_few_fetches_a_second_are_told_with_a_decimal() -> None:

@@ -22,7 +22,7 @@ CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
         (net.CONNECTION_BYTES / 1e3, "12.2 kB for each connection"),
         (net.PARTITION_BYTES, "110 bytes for each partition"),
         (net.FETCH_SECONDS * 1e6, "160 µs for each fetch"),
-        (net.LISTED_SECONDS * 1e6, "0.56 µs for each partition"),
+        (net.LISTED_SECONDS * 1e6, "0.57 µs for each partition"),
         (net.RECORD_SECONDS * 1e9, "1.8 s for each GB of records"),
     ],
 )

@@ -78,7 +78,7 @@ def test_the_whole_of_it() -> None:
         "the fetch bytes: 7.23 of 8.65 USD a month at 0.02 USD per GB (estimated from 1 h). "
         "Conclusion: by what is left after the cost of sidecars, a gateway wins for "
         '"billing-enricher", "search-indexer" and (none). With fetch.min.bytes, records come up to 0.5 s '
-        "later, with a gateway about 0.1 ms. Net: 7.23 USD "
+        "later, with a gateway less than 1 ms. Net: 7.23 USD "
         "saved - 3.50 USD for 1 sidecar (one per client address) = 3.73 USD a month, 44.71 USD a year. "
         "Without fetchgate: fetch.min.bytes in the clients would save 70.0 %, 6.05 USD a month (at most 2 "
         "fetches a second on a connection). How sure: estimated from 1 h captured (3,600 seconds). 1 h from"

@@ -47,7 +47,7 @@ def test_the_whole_of_it_at_80_columns() -> None:
         "per GB (estimated from 1 h). "
         'Conclusion: by what is left after the cost of sidecars, a gateway wins for "billing-enricher", '
         '"search-indexer" and (none). With fetch.min.bytes, records come up to 0.5 s later, with a gateway '
-        "about 0.1 ms. "
+        "less than 1 ms. "
         "Net: 7.23 USD saved - 3.50 USD for 1 sidecar (one per client address) = 3.73 USD a month, 44.71 USD "
         "a year. Without fetchgate: fetch.min.bytes in the clients would save 70.0 %, 6.05 USD a month (at "
         "most 2 fetches a second on a connection). "
@@ -79,7 +79,7 @@ def test_the_whole_of_it_at_80_columns() -> None:
         "Modelled, not counted: money saved 0.01 USD in 1 h, or 8.65 USD in 30 days",
         "Saved, cost and net, in USD (estimated from 1 h) services sidecars saved/month cost/month net/month",
         "1 1 7.23 3.50 3.73 44.71 20 20 144.51 70.00 74.51 894.12",
-        "the busiest one needs 51.1 MB of memory, without responses in flight, and 10.8 millicores",
+        "the busiest one needs 51.1 MB of memory, without responses in flight, and 10.9 millicores",
         "its 9 connections with 300 partitions, 50.0 fetches a second, 5,000.0 listed partitions a second",
         POLICY["gateway"],
     ):
