@@ -168,9 +168,8 @@ class Config(Section):
     reuse_port: bool = _switch(
         default="off",
         help="let other gateways listen at the same ports (SO_REUSEPORT), to use more cores "
-        "(docs/users/fleet.md), or to replace this one without a gap: start the new gateway, wait until it "
-        "is ready, then stop the old one; all need this option; a new gateway with the same --admin opens "
-        "this endpoint when the old one has stopped",
+        "(docs/users/fleet.md), or to replace this one without a gap (docs/users/run.md); all need "
+        "this option",
     )
     advertise: str = option(
         metavar="HOST",
@@ -283,8 +282,8 @@ class Config(Section):
         metavar="N",
         parse=whole(0),
         default="500",
-        help="how many session slots of brokers this gateway may use; by default a broker has 1000 for all "
-        "its clients (max.incremental.fetch.session.cache.slots)",
+        help="how many session slots of brokers this gateway may use (a broker's are "
+        "max.incremental.fetch.session.cache.slots, docs/users/fleet.md)",
         live=True,
     )
     max_connections: int = option(

@@ -359,7 +359,7 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
     ),
     _of_links(
         "session_slots",
-        "Session slots of the broker that the gateway uses. By default, a broker has 1,000 for all clients.",
+        "Session slots of the broker that the gateway uses.",
         lambda links: links.sessions,
     ),
     _gauge(

@@ -27,9 +27,8 @@ _INTRODUCTION: Final = """\
 ## The admin endpoint
 
 `--admin` (127.0.0.1:9464 by default) accepts GET and HEAD, one request for each connection.
-[security.md](../users/security.md#the-admin-endpoint) says how to protect it. Requests for a host name
-get 421 unless `--admin-names` has it; IP addresses and `localhost` always work. OpenTelemetry's
-Prometheus exporter has the same default port.
+[security.md](../users/security.md#the-admin-endpoint) says how to protect it, and which host names get 421.
+OpenTelemetry's Prometheus exporter has the same default port.
 
 | path | what it says |
 |---|---|
