@@ -54,6 +54,8 @@ class Address:
             raise ValueError(f"{text!r} has no port; write HOST:PORT")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
+        elif host.count(":") == 1:
+            raise ValueError(f"{text!r} has two ports; write HOST:PORT")
         elif ":" in host:
             raise ValueError(f"{text!r} is ambiguous; write an IPv6 address as [{host}]:{port}")
         if not host:

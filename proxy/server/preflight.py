@@ -157,7 +157,7 @@ async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say)
         try:
             cluster = await ask(address, resolver, tls, own)
         except BootstrapError as error:
-            say(f"The bootstrap can't be used: {error}")
+            say(f"--bootstrap can't be used: {error}")
         else:
             say(f"The bootstrap {address} responded{_named(cluster)}.")
         finally:

@@ -150,7 +150,7 @@ def test_an_endpoint_can_be_off() -> None:
     [
         ("bootstrap", "", "--bootstrap: it is empty; name at least one broker, as in kafka:9092"),
         ("bootstrap", "kafka", "--bootstrap: 'kafka' has no port; write HOST:PORT"),
-        ("listen", "1:2:3", "--listen: '1:2:3' is ambiguous; write an IPv6 address as [1:2]:3"),
+        ("listen", "1:2:3", "--listen: '1:2:3' has two ports; write HOST:PORT"),
         ("listen", "localhost", "--listen: 'localhost' has no port; write HOST:PORT"),
         ("listen", ":", "--listen: ':' has no port; write HOST:PORT"),
         ("listen", ":70000", "--listen: '70000' is not a port; ports are 0 to 65535"),

@@ -52,7 +52,7 @@ def _check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, li
 
 
 def _unusable(reason: str) -> str:
-    return f"The bootstrap can't be used: {reason}"
+    return f"--bootstrap can't be used: {reason}"
 
 
 def _responded(address: str, brokers: int) -> str:

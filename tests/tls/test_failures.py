@@ -99,7 +99,7 @@ async def test_check_says_the_same(keys: Keys, case: str, capsys: pytest.Capture
     async with stub_cluster((1, "", 0), tls=serving(pair(keys))) as cluster:
         checked = config(bootstrap=cluster.address, **keys.to_broker(**options))
         assert await running._check(checked) == 1
-    assert f"The bootstrap can't be used: {cluster.address}: {line}\n" in capsys.readouterr().out
+    assert f"--bootstrap can't be used: {cluster.address}: {line}\n" in capsys.readouterr().out
 
 
 async def test_check_asks_inside_tls(keys: Keys, capsys: pytest.CaptureFixture[str]) -> None:

@@ -266,7 +266,7 @@ def test_the_file_runs_where_nothing_is_installed(
     addresses = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--bootstrap", "127.0.0.1:1"]
     checked = said(python, "-I", str(file), "proxy", *addresses, "--check")
     assert checked.returncode == 1
-    assert "The bootstrap can't be used: 127.0.0.1:1: Connection refused" in checked.stdout
+    assert "--bootstrap can't be used: 127.0.0.1:1: Connection refused" in checked.stdout
     watched = said(python, "-I", str(file), "top", "--once", "--admin", "127.0.0.1:1")
     assert watched.returncode == 1
     assert "no gateway at 127.0.0.1:1" in watched.stderr

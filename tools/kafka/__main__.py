@@ -13,11 +13,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Final
 
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
 from tools.kafka.jars import cache_folder, classpath, fetch
 from tools.kafka.sharing import archive, listing, make
+
+_PARTITIONS: Final = 100
 
 
 def make_ready(version: str) -> None:
@@ -48,12 +51,14 @@ def _make_archive(version: str, file: Path) -> None:
 
 
 def _serve(topic: str) -> None:
-    """Run a broker with a topic of one partition until Ctrl-C or SIGTERM."""
+    """Run a broker with a topic until Ctrl-C or SIGTERM. With one partition, sessions would save nothing."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Broker(LATEST) as broker:
         with Admin(broker.address) as admin:
-            admin.create_topic(topic)
-        print(f"{broker.address} has the topic {topic}; Ctrl-C ends it", flush=True)
+            admin.create_topic(topic, partitions=_PARTITIONS)
+        print(
+            f"{broker.address} has the topic {topic} of {_PARTITIONS} partitions; Ctrl-C ends it", flush=True
+        )
         try:
             signal.pause()
         except KeyboardInterrupt:
