@@ -18,7 +18,7 @@ from typing import Any, Final
 from proxy.text.printable import printable
 from replay.report.decision import client_key, of_client, why
 from replay.report.model import PARTS, FetchReport, Net, Report, predicted_bytes
-from replay.report.zones_model import ZonedBytes, ZonesReport
+from replay.report.zones_model import ByZone, ZonedBytes, ZonesReport
 
 NAMES: Final = {
     "by": "the kind of the row: total, client, topic, broker, connection (the 50 largest), or passed (those "
@@ -70,9 +70,9 @@ _ZONED: Final = {
 _WHERE: Final = {"same": "within one zone", "other": "between zones", "unknown": "where a zone is unknown"}
 ZONE_COLUMNS: Final = {
     **{
-        f"{kind}_{zone}_zone": f"{what} {where}"
-        for kind, what in _ZONED.items()
-        for zone, where in _WHERE.items()
+        f"{kind}_{zone}_zone": f"{_ZONED[kind]} {_WHERE[zone]}"
+        for kind in ZonedBytes.__annotations__
+        for zone in ByZone.__annotations__
     },
     "client_rack_bytes": "the records that client.rack would move to the client's zone",
     "rack_clients_bytes": "the records that --rack-clients would move to the client's zone",

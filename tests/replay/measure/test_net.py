@@ -24,6 +24,7 @@ from replay.report.net import break_even, net_between_zones, net_explained, net_
 from tests.replay.measure.shown import shown, shown_as_json
 from tests.replay.report import sample
 from tests.replay.tables import CAPTURES
+from tests.test_readme import FETCHES
 from tools.diagram import BENCHMARKS, rows
 
 ROOT = Path(__file__).parents[3]
@@ -144,7 +145,7 @@ def test_the_largest_sidecar_is_the_one_with_most_cpu() -> None:
             "CPU of the proxy",
         ),
         (
-            94 * (model.FETCH_SECONDS + 1_000 * model.LISTED_SECONDS) * 100,
+            FETCHES * (model.FETCH_SECONDS + 1_000 * model.LISTED_SECONDS) * 100,
             "Idle: 1,000 partitions, one with 100 records/s",
             "proxy",
         ),
